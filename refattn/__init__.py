@@ -1,0 +1,57 @@
+"""refattn: reference implementations of attention schemes on NumPy, CuPy or any array API library, and a kit for kernels.
+
+Names load when they are first used, so that ``import refattn`` is quick and pulls in no array library but NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from refattn._version import __version__
+
+if TYPE_CHECKING:
+    from refattn.backend import load, of, using
+    from refattn.cost import Cost, Count
+    from refattn.errors import BackendUnavailable, DtypeError, LibraryError, OptionError, RefattnError, ShapeError
+    from refattn.precision import PRESETS, Precision
+    from refattn.schemes.dense import Dense
+
+_HOMES = {
+    "refattn.backend": ("load", "of", "using"),
+    "refattn.cost": ("Cost", "Count"),
+    "refattn.errors": ("BackendUnavailable", "DtypeError", "LibraryError", "OptionError", "RefattnError", "ShapeError"),
+    "refattn.precision": ("PRESETS", "Precision"),
+    "refattn.schemes.dense": ("Dense",),
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "PRESETS",
+    "BackendUnavailable",
+    "Cost",
+    "Count",
+    "Dense",
+    "DtypeError",
+    "LibraryError",
+    "OptionError",
+    "Precision",
+    "RefattnError",
+    "ShapeError",
+    "__version__",
+    "load",
+    "of",
+    "using",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'refattn' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -1,0 +1,172 @@
+"""What an array backend is, and how the one that belongs to an array is found.
+
+A backend is a plug-in ``refattn/backends/<name>_backend.py`` with a function ``backend(**options)``. It is found by the
+type of the arrays that a scheme is given, or by name; nothing in refattn imports one statically, and a library that the
+caller does not use is never loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from refattn.errors import BackendUnavailable, LibraryError
+
+Array = Any
+
+
+class _Auto:
+    def __repr__(self) -> str:
+        return "AUTO"
+
+
+AUTO: Final = _Auto()
+"""``block=AUTO``: as many query rows at a time as the backend likes best (``Backend.block``; None: all of them)."""
+Block = int | None | _Auto
+
+
+class Backend(Protocol):
+    """An array namespace, a table of kernels, and the few words that the array API standard lacks.
+
+    ``name`` array library or reading; ``xp`` namespace of the 2024.12 standard; ``kernels`` overrides by the names that
+    ``@kernel`` gives; ``block`` rows of a block that AUTO stands for (None: all rows at once).
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def xp(self) -> Any: ...
+    @property
+    def kernels(self) -> Mapping[str, Callable[..., Any]]: ...
+    @property
+    def block(self) -> int | None: ...
+
+    def lift(self, x: Any, like: Array | None = None) -> Array:
+        """A host array, a range or a number as an array of this backend, on the device of `like`."""
+
+    def host(self, x: Array) -> Any:
+        """The values of x as a NumPy array."""
+
+    def constant(self, x: Array) -> Array:
+        """x as a gauge: any value would give the same result, so errors, radii and gradients of x are dropped."""
+
+    def widen(self, x: Array) -> Array:
+        """Half precision to float32; everything else, and everything in a reading, as it is."""
+
+    def narrow(self, x: Array, like: Array) -> Array:
+        """x in the dtype of `like`, the way a kernel stores a result."""
+
+    def settle(self, x: Array) -> Array:
+        """x as a kernel stores a statistic: in the accumulator's precision. The identity for values."""
+
+
+_ACTIVE: ContextVar[Backend | None] = ContextVar("refattn_backend", default=None)
+_FINDERS: dict[type, Callable[[Any], Backend] | None] = {}
+
+
+def of(*arrays: Any) -> Backend:
+    """The one backend of all arrays among `arrays`; what is no array (None, numbers, configuration) is skipped.
+
+    Raises
+    ------
+    LibraryError
+        If there is no array, or arrays of two libraries.
+    """
+    found: Backend | None = None
+    for x in arrays:
+        other = _backend_of(x)
+        if other is None:
+            continue
+        if found is not None and found.name != other.name:
+            raise LibraryError(
+                f"arrays of two libraries in one call: {found.name} and {other.name}; move them to one of the two first"
+            )
+        found = found or other
+    if found is None:
+        raise LibraryError("no array among " + (", ".join(type(x).__name__ for x in arrays) or "no arguments"))
+    return found
+
+
+def is_array(x: Any) -> bool:
+    """True if some backend takes x for an array."""
+    return _finder(x) is not None
+
+
+def _backend_of(x: Any) -> Backend | None:
+    find = _finder(x)
+    return None if find is None else find(x)
+
+
+def _finder(x: Any) -> Callable[[Any], Backend] | None:
+    kind = type(x)
+    if kind not in _FINDERS:
+        _FINDERS[kind] = _make_finder(x)
+    return _FINDERS[kind]
+
+
+def _make_finder(x: Any) -> Callable[[Any], Backend] | None:
+    """How the backend of things like x is found: its own, NumPy's, CuPy's, or that of any array API library."""
+    if hasattr(type(x), "__refattn_backend__"):
+        return lambda y: y.__refattn_backend__
+    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)) or not hasattr(x, "shape"):
+        return None
+    roots = [t.__module__.partition(".")[0] for t in type(x).__mro__]
+    for name in ("numpy", "cupy"):
+        if name in roots:
+            return functools.partial(_always, _known(name))
+    compat = importlib.import_module("array_api_compat")
+    if not compat.is_array_api_obj(x):
+        return None
+    library = next(r for r in roots if r != "builtins")
+    library = "jax" if library == "jaxlib" else library
+    return functools.partial(_always, _known("array_api", library=library))
+
+
+def _always(backend: Backend, _: Any) -> Backend:
+    return backend
+
+
+def load(name: str, **options: Any) -> Backend:
+    """The backend called `name`, as in ``load("cupy")`` or ``load("rounding", precision=PRESETS["fp32"])``.
+
+    Raises
+    ------
+    BackendUnavailable
+        If there is no such backend, or its library or device is missing; the message says what to install.
+    """
+    try:
+        module = importlib.import_module(f"refattn.backends.{name}_backend")
+    except ModuleNotFoundError as error:
+        if error.name != f"refattn.backends.{name}_backend":
+            raise
+        raise BackendUnavailable(f"no backend is called {name!r}; there are {', '.join(_all())}") from None
+    made: Backend = module.backend(**options)
+    return made
+
+
+_known = functools.cache(load)
+
+
+def _all() -> list[str]:
+    folder = importlib.import_module("refattn.backends").__path__
+    return sorted(m.name.removesuffix("_backend") for m in pkgutil.iter_modules(folder) if m.name.endswith("_backend"))
+
+
+@contextmanager
+def using(backend: Backend) -> Iterator[Backend]:
+    """Inside it, schemes lift the NumPy arrays that they are given to `backend`."""
+    token = _ACTIVE.set(backend)
+    try:
+        yield backend
+    finally:
+        _ACTIVE.reset(token)
+
+
+def active() -> Backend | None:
+    """The backend of the innermost ``using``, or None."""
+    return _ACTIVE.get()

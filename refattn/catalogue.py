@@ -1,0 +1,102 @@
+"""The list of everything: one row for each scheme, read by the laws, the command line, the documentation and the kit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from refattn import rng
+from refattn.schemes.dense import Dense
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of a scheme with the sizes of its inputs and the optional inputs that are drawn for it."""
+
+    scheme: Any
+    sizes: Sizes
+    given: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        changed = {n: v for n, v in vars(self.scheme).items() if v != getattr(type(self.scheme)(), n)}
+        parts = [*(f"{n}={v}" for n, v in changed.items()), *self.given, "x".join(str(s) for s in self.sizes.values())]
+        return f"{type(self.scheme).__name__}({' '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scheme in the catalogue.
+
+    draw(variant, seed) returns Inputs in float64 whose values are exact in float8 e4m3. certifiable: ball arithmetic can
+    enclose it. decisions: names of its discrete outcomes (buckets, support), none for smooth schemes.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+    draw: Callable[[Variant, int], Any]
+    tags: frozenset[str]
+    paper: str
+    certifiable: bool = True
+    decisions: tuple[str, ...] = field(default=())
+
+    @property
+    def scheme(self) -> Any:
+        """The configuration that stands for the row."""
+        return self.variants[0].scheme
+
+
+def draw_dense(variant: Variant, seed: int) -> Any:
+    """Softmax inputs: normal q, k, v; a mask with an empty row, bias that varies over heads and keys, uneven segments."""
+    b, h, g, n, m, d, e = (variant.sizes[a] for a in "bhgnmde")
+    shapes = {"q": (b, h, n, d), "k": (b, g, m, d), "v": (b, g, m, e), "bias": (h, 1, m), "sink": (h,)}
+    inputs = {name: rng.short(rng.stream(seed, "dense", name).normal(size=shape)) for name, shape in shapes.items()}
+    draws = {name: rng.stream(seed, "dense", name) for name in Dense.kinds}
+    inputs["mask"] = draws["mask"].random((b, h, n, m)) < 0.6
+    inputs["mask"][..., : min(n, 1), :] = False
+    inputs["keep"] = draws["keep"].random((b, h, n, m)) < 0.75
+    inputs["segment_ids"] = draws["segment_ids"].integers(0, 3, (b, n))
+    inputs["kv_segment_ids"] = draws["kv_segment_ids"].integers(0, 3, (b, m))
+    inputs["key_valid"] = draws["key_valid"].random((b, m)) < 0.7
+    inputs["q_positions"] = draws["q_positions"].integers(0, max(m, 1), (b, n))
+    inputs["k_positions"] = draws["k_positions"].random((b, m)).argsort(axis=1)
+    wanted = ("q", "k", "v", *variant.given)
+    return Dense.Inputs(**{name: inputs[name] for name in wanted})
+
+
+def _sizes(b: int, h: int, g: int, n: int, m: int, d: int, e: int) -> Sizes:
+    return {"b": b, "h": h, "g": g, "n": n, "m": m, "d": d, "e": e}
+
+
+ODD = _sizes(2, 6, 3, 7, 9, 5, 4)
+SQUARE = _sizes(2, 4, 2, 8, 8, 4, 3)
+
+DENSE = Row(
+    name="dense",
+    variants=(
+        Variant(Dense(), ODD),
+        Variant(Dense(causal=True), SQUARE),
+        Variant(Dense(causal=True, align="bottom_right"), ODD),
+        Variant(Dense(causal=True, align="bottom_right"), _sizes(1, 2, 2, 9, 4, 3, 5)),
+        Variant(Dense(causal=True, align="top_left", scale=0.3, heads="tiled"), ODD),
+        Variant(Dense(causal=True), ODD, ("q_positions", "k_positions")),
+        Variant(Dense(causal=True), ODD, ("q_positions", "mask")),
+        Variant(Dense(softcap=2.0), ODD, ("bias", "mask")),
+        Variant(Dense(), ODD, ("mask", "sink")),
+        Variant(Dense(keep_rate=0.75), ODD, ("keep", "key_valid")),
+        Variant(Dense(empty="mean"), ODD, ("mask", "segment_ids", "kv_segment_ids")),
+        Variant(Dense(causal=True, softcap=5.0), SQUARE, ("bias", "sink", "segment_ids", "key_valid")),
+    ),
+    draw=draw_dense,
+    tags=frozenset({"exact", "rows_sum_to_one", "permutation_equivariant", "causal"}),
+    paper="Vaswani et al. 2017, arXiv:1706.03762",
+)
+
+ROWS: tuple[Row, ...] = (DENSE,)
+
+
+def row(name: str) -> Row:
+    """The row called `name`."""
+    return next(r for r in ROWS if r.name == name)

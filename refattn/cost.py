@@ -1,0 +1,34 @@
+"""What a call costs, as exact integers that depend on shapes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Count:
+    """Work of one call: multiply-adds in contractions, elements exponentiated, elements of the result that are kept.
+
+    Masked work is included: the texts multiply with whole keys and select afterwards.
+    """
+
+    macs: int
+    exps: int
+    saved: int
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.macs + other.macs, self.exps + other.exps, self.saved + other.saved)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """forward, backward: Count of ``forward`` and of ``vjp``.
+
+    useful_macs: multiply-adds of a forward that computes visible pairs only, nnz·(d + e); None where visibility depends
+    on the values of arrays. peak: an upper bound on the elements alive at once, inputs not counted, at the given block.
+    """
+
+    forward: Count
+    backward: Count
+    useful_macs: int | None
+    peak: int

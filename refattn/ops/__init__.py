@@ -1,0 +1,1 @@
+"""Operations below the schemes: heads, who may look at whom, scores, softmax statistics."""

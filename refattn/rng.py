@@ -1,0 +1,28 @@
+"""Randomness: drawn on the host by a counter-based generator, named by what it is for, the same on every backend."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+
+def stream(seed: int, *path: str | int) -> np.random.Generator:
+    """An independent generator for each (seed, path): ``stream(0, "dense", "q")``.
+
+    Philox keyed by SHA-256 of the path, so that adding one draw never changes another.
+    """
+    digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], dtype=np.uint64)))
+
+
+def short(x: Any) -> Any:
+    """x rounded to 4 significant bits and clipped to ±448, with steps of 2⁻⁹ below 2⁻⁶: the values of float8 e4m3.
+
+    Such numbers are exact in float16, bfloat16, float32 and float64, so that one input serves every precision.
+    """
+    x = np.clip(np.asarray(x, dtype=np.float64), -448.0, 448.0)
+    exponent = np.maximum(np.frexp(x)[1] - 1, -6)
+    step = np.ldexp(1.0, exponent - 3)
+    return np.round(x / step) * step

@@ -1,0 +1,40 @@
+"""Nested inputs as trees: a NamedTuple is a branch, None is an absent leaf, everything else is a leaf.
+
+Names are the path of fields joined by dots, as in ``inputs.q`` or ``params.w_q``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def is_branch(x: Any) -> bool:
+    """True for a NamedTuple, False for arrays, shapes (plain tuples) and None."""
+    return isinstance(x, tuple) and hasattr(x, "_fields")
+
+
+def items(nest: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, leaf) of every leaf that is there, in the order of the fields."""
+    if is_branch(nest):
+        for name, value in zip(nest._fields, nest, strict=True):
+            yield from items(value, f"{prefix}.{name}" if prefix else name)
+    elif nest is not None:
+        yield prefix, nest
+
+
+def leaves(nest: Any) -> list[Any]:
+    """The leaves that are there, in the order of the fields."""
+    return [leaf for _, leaf in items(nest)]
+
+
+def names(nest: Any) -> list[str]:
+    """The dotted names of the leaves that are there."""
+    return [name for name, _ in items(nest)]
+
+
+def map(fn: Callable[[Any], Any], nest: Any) -> Any:
+    """The same nest with fn applied to every leaf; None stays None."""
+    if is_branch(nest):
+        return type(nest)(*(map(fn, value) for value in nest))
+    return None if nest is None else fn(nest)

@@ -1,0 +1,51 @@
+"""A namespace that counts what passes through it, and how to run a scheme inside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from refattn import backend as backends
+
+
+class Spy:
+    """NumPy's namespace with matmul and exp counted: multiply-adds, and elements exponentiated."""
+
+    def __init__(self, xp):
+        self._xp, self.seen = xp, Counter()
+
+    def __getattr__(self, name):
+        return getattr(self._xp, name)
+
+    def matmul(self, a, b):
+        out = self._xp.matmul(a, b)
+        self.seen["macs"] += out.size * a.shape[-1]
+        return out
+
+    def exp(self, x):
+        self.seen["exps"] += np.asarray(x).size
+        return self._xp.exp(x)
+
+
+@contextmanager
+def spying():
+    """Inside it NumPy arrays compute in a counting namespace, which is handed out."""
+    numpy = backends.load("numpy")
+    spy = Spy(numpy.xp)
+    spied = replace(numpy, xp=spy)
+    before = dict(backends._FINDERS)
+    backends._FINDERS[np.ndarray] = lambda _: spied
+    try:
+        yield spy
+    finally:
+        backends._FINDERS.clear()
+        backends._FINDERS.update(before)
+
+
+def macs(*shapes):
+    """Multiply-adds of a product whose result has these axes."""
+    return prod(shapes)

@@ -1,0 +1,31 @@
+"""The texts use the 2024.12 standard alone: array_api_strict on its second device, which stands in for a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import refattn
+from refattn import tree
+
+
+def test_texts_run_on_the_strict_device_with_equal_values(row, variant, inputs, cotangents, strict):
+    there, back = strict
+    scheme = variant.scheme
+    _, saved = scheme.forward(*inputs, block=3)
+    do, others = cotangents(scheme, saved)
+    want = (scheme.definition(*inputs), tree.leaves(saved), tree.leaves(scheme.vjp(saved, do, **others, block=3)))
+    moved = there(inputs)
+    _, far = scheme.forward(*moved, block=3)
+    cot = {name: there(x) for name, x in others.items()}
+    got = (scheme.definition(*moved), tree.leaves(far), tree.leaves(scheme.vjp(far, there(do), **cot, block=3)))
+    for g, w in zip(got, want, strict=True):
+        for x, y in zip(g, w, strict=True):
+            np.testing.assert_array_equal(back(x), y)
+
+
+def test_two_libraries_in_one_call_are_refused_and_both_named(row, variant, inputs, strict):
+    there, _ = strict
+    mixed = inputs._replace(**{inputs._fields[1]: there(inputs[1])})
+    with pytest.raises(refattn.LibraryError, match=r"numpy.*array_api_strict"):
+        variant.scheme.forward(*mixed)
