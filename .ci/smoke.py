@@ -1,6 +1,9 @@
 """What an installed refattn must do with its core dependencies alone, away from the checkout."""
 
+import importlib
 import sys
+
+import numpy as np
 
 import refattn
 
@@ -9,9 +12,7 @@ assert not heavy, f"import refattn loads {sorted(heavy)}"
 where = refattn.__path__[0]
 assert where.startswith(sys.prefix), f"refattn comes from {where}, not from {sys.prefix}"
 
-import numpy as np
-
-import refattn.backends.numpy_backend
+importlib.import_module("refattn.backends.numpy_backend")
 
 scheme = refattn.Dense(causal=True, align="bottom_right")
 rng = np.random.default_rng(0)

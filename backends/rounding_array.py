@@ -138,11 +138,9 @@ def relabelled(x: Variance, labels: list[int | None], ndim: int) -> Variance:
 
 def step_variance(size: Array, u: float, tiny: float = 0.0) -> Array:
     """Variance of one rounding of values of this size to unit roundoff u: spacing²/12, binade by binade; 0 of zero."""
-    size = np.ascontiguousarray(size)
-    binade = (size.view(np.int64) & _EXPONENT).view(np.float64)
-    step = u * binade
-    if tiny > 0.0:
-        step = np.maximum(step, tiny * (size > 0))
+    step = u * (size.view(np.int64) & _EXPONENT).view(np.float64)
+    if tiny > 2.0**-100:  # float32's is far below anything that a prediction is compared with
+        step = np.maximum(step, tiny * (size > 0.0))
     return step * step / 3.0
 
 

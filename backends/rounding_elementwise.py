@@ -12,7 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from .rounding_array import EXACT, U64, Rounded, Variance, number, plus, scaled, seen, step_variance, stored, total
+from .rounding_array import (
+    EXACT,
+    U64,
+    Rounded,
+    Variance,
+    finite_only,
+    number,
+    plus,
+    scaled,
+    seen,
+    step_variance,
+    stored,
+    total,
+)
 
 Array = Any
 CERTAIN_BITS = 32  # a longer constant was computed: two correct float64 programs may differ in its last bit
@@ -126,7 +139,7 @@ def exp(r: Any, x: Any) -> Rounded:
     alone = step_variance(value, p.u) + ((p.u**2 / 3.0) * squared) * (size * size)
     variance = scaled(x.variance, squared)
     variance = Variance(total(variance.alone, alone), *variance[1:])
-    return Rounded(r, value, _finite(value, error), variance)
+    return Rounded(r, value, finite_only(value, error), variance)
 
 
 def log(r: Any, x: Any) -> Rounded:
@@ -149,7 +162,7 @@ def _logarithm(r: Any, x: Rounded, function: Callable[[Array], Array], shift: fl
         variance = scaled(x.variance, inverse * inverse)
     alone = step_variance(np.maximum(out.magnitude, 1.0), p.u)
     variance = Variance(total(variance.alone, alone), *variance[1:])
-    return Rounded(r, value, _finite(value, error), variance)
+    return Rounded(r, value, finite_only(value, error), variance)
 
 
 def tanh(r: Any, x: Any) -> Rounded:
@@ -191,11 +204,6 @@ def square(r: Any, x: Any) -> Rounded:
     error = None if x.error is None else x.error * (2.0 * x.magnitude + x.error)
     variance = scaled(x.variance, 4.0 * x.magnitude * x.magnitude)
     return stored(Rounded(r, x.value * x.value, error, variance), r.precision.u, r.precision.tiny)
-
-
-def _finite(value: Array, error: Array) -> Array:
-    finite = np.isfinite(value)
-    return error if finite.all() else np.where(finite, error, 0.0)
 
 
 RULES: dict[str, Callable[..., Any]] = {
