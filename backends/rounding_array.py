@@ -157,10 +157,16 @@ def number(x: Rounded) -> Rounded:
     return x
 
 
-def stored(x: Rounded, u: float, tiny: float, units: float = 1.0) -> Rounded:
-    """x after `units` roundings to u, |fl(x) − x| ≤ max(u·|x|, tiny) each; exact zeros stay exact."""
+def repeated(u: float, times: float) -> float:
+    """γ = s/(1 − s) ≥ (1 + u)^times − 1: that many relative errors of u; one alone is u itself."""
+    s = times * u
+    return s if times <= 1.0 else s / (1.0 - s) if s < 1.0 else np.inf
+
+
+def stored(x: Rounded, u: float, tiny: float, times: float = 1.0) -> Rounded:
+    """x after so many roundings to u, |fl(x) − x| ≤ max(u·|x|, tiny) each; exact zeros stay exact."""
     reach = x.reach
-    step = np.maximum((units * u) * reach, (units * tiny) * (reach != 0.0)) + U64 * x.magnitude
+    step = np.maximum(repeated(u, times) * reach, (times * tiny) * (reach != 0.0)) + U64 * x.magnitude
     error = step if x.error is None else x.error + step
     variance = Variance(total(x.variance.alone, step_variance(x.magnitude, u, tiny)), *x.variance[1:])
     return Rounded(x.reading, x.value, finite_only(x.value, error), variance)

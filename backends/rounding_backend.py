@@ -23,7 +23,7 @@ from refattn.errors import OptionError
 from refattn.precision import PRESETS, Precision
 
 from . import rounding_choices, rounding_contractions, rounding_elementwise, rounding_structure
-from .rounding_array import EXACT, Rounded, Variance, finite_only, stored
+from .rounding_array import EXACT, Rounded, Variance, finite_only, repeated, stored
 from .rounding_elementwise import constant_error
 
 Array = Any
@@ -119,9 +119,8 @@ class Rounding:
             return x
         p = self.precision
         kept = stored(x, p.u, p.tiny)
-        if p.settle == 0.0:
-            return kept
-        return Rounded(self, x.value, finite_only(x.value, kept.bound + (p.settle * p.u) * kept.reach), kept.variance)
+        turned = repeated(p.u, p.settle) * kept.reach
+        return Rounded(self, x.value, finite_only(x.value, kept.error + turned), kept.variance)
 
 
 def backend(precision: Precision | None = None) -> Rounding:

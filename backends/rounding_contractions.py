@@ -5,7 +5,8 @@
 k counts the terms that are not exactly zero: adding an exact zero rounds nothing, which keeps sparse patterns sharp. An
 online softmax rescales its accumulator when the running maximum grows; the errors of the exponents telescope, so each
 rescale costs one exp and two products, and k scattered keys of m lie in at most min(k, ⌈m/tile⌉) tiles. Sums of what was
-given have no maximum to follow and no rescales. Higham (2002), §3.1, §4.2.
+given have no maximum to follow and no rescales. A key whose value is zero rounds nothing, but it can raise the maximum:
+rescales are counted on the weights, not on the products. Higham (2002), §3.1, §4.2.
 """
 
 from __future__ import annotations
@@ -23,39 +24,42 @@ Array = Any
 Axes = int | tuple[int, ...] | None
 
 
-def gamma(p: Any, terms: Array, length: int, given: bool) -> Array:
-    """γ for `terms` of `length` (an array or a number), summed in any order the precision allows."""
-    steps = terms
+def gamma(p: Any, steps: Array, rescales: Array) -> Array:
+    """γ for terms that meet at most so many roundings and rescales each (arrays or numbers), in any order."""
     if p.chain > 1:
-        steps = np.minimum(terms, np.ceil(np.asarray(terms) / p.chain) + math.log2(p.chain))
-    s = steps * (p.acc + U64) + p.slack * p.u
-    if not given:
-        s = s + ((p.exp + 2.0) * p.u) * np.minimum(terms, math.ceil(length / p.tile))
+        steps = np.minimum(steps, np.ceil(np.asarray(steps) / p.chain) + math.log2(p.chain))
+    s = steps * (p.acc + U64) + p.slack * p.u + ((p.exp + 2.0) * p.u) * rescales
     return np.where(s < 1.0, s / np.maximum(1.0 - s, 1e-300), np.inf)
 
 
-def operand(r: Any, x: Rounded, axis: int) -> Rounded:
-    """x as it enters a product that contracts `axis`: computed arrays, and under `inputs` given ones, are rounded.
+def tiles(p: Any, keys: Array, length: int) -> Array:
+    """At most how many tiles hold so many keys of `length`, wherever they lie."""
+    return np.minimum(keys, math.ceil(length / p.tile))
 
-    A kernel may divide the operand by its sum before or after it is rounded (normalise first or last), so what
-    underflows may be larger by that sum.
-    """
+
+def operand(r: Any, x: Rounded, axis: int) -> Rounded:
+    """x as it enters a product that contracts `axis`: computed arrays, and under `inputs` given ones, are rounded."""
     p = r.precision
     if p.operand == 0.0 or x.value.dtype.kind != "f" or (x.error is None and not p.inputs):
         return x
     reach = x.reach
-    scale = np.maximum(np.sum(reach, axis=axis, keepdims=True), 1.0)
-    step = np.maximum(p.operand * reach, (p.tiny_operand * scale) * (reach != 0.0))
+    tiny = (p.tiny_operand * enlarged(reach, axis)) * (reach != 0.0)
+    step = np.maximum(p.operand * reach, tiny)
     error = step if x.error is None else x.error + step
     variance = Variance(total(x.variance.alone, step_variance(x.magnitude, p.operand, p.tiny_operand)), *x.variance[1:])
     return Rounded(r, x.value, error, variance)
+
+
+def enlarged(reach: Array, axis: int) -> Array:
+    """What underflow grows by if an operand is divided by its sum before it is rounded: normalised first, not last."""
+    return np.maximum(np.sum(reach, axis=axis, keepdims=True), 1.0)
 
 
 def matmul(r: Any, a: Any, b: Any) -> Rounded:
     a, b = number(r.lift(a)), number(r.lift(b))
     if a.ndim < 2 or b.ndim < 2:
         raise TypeError(f"matmul of shapes {a.shape} and {b.shape}: give two axes or more, a vector as (n, 1) or (1, n)")
-    given = a.error is None and b.error is None
+    computed = a.error is not None, b.error is not None
     value = np.matmul(a.value, b.value)
     if value.dtype.kind in "iub":
         return Rounded(r, value)
@@ -65,23 +69,31 @@ def matmul(r: Any, a: Any, b: Any) -> Rounded:
     if b.error is not None:
         error = total(error, np.matmul(a.magnitude, b.error))
     reach = reach if error is None else reach + error
-    terms = _met(a, b)
+    terms, rescales = _met(r.precision, a, b, computed)
     # What is flushed to zero: each operand, each product, each partial sum.
     flushed = 3.0 * r.precision.tiny_acc * max(1.0, np.max(a.magnitude, initial=0.0), np.max(b.magnitude, initial=0.0))
-    added = gamma(r.precision, terms, a.shape[-1], given) * reach + flushed * terms
+    added = gamma(r.precision, terms, rescales) * reach + flushed * terms
     error = added if error is None else error + added
     variance = _product_variance(r.precision, a, b, value, terms)
     return _from_accumulator(r, Rounded(r, value, error, variance))
 
 
-def _met(a: Rounded, b: Rounded) -> Array:
-    """At most how many terms of each entry of a·b are not exactly zero."""
+def _met(p: Any, a: Rounded, b: Rounded, computed: tuple[bool, bool]) -> tuple[Array, Array]:
+    """At most how many terms of each entry of a·b are not exactly zero, and how often a computed side is rescaled."""
     length = a.shape[-1]
-    rows = np.count_nonzero(a.reach, axis=-1, keepdims=True)
-    columns = np.count_nonzero(b.reach, axis=-2, keepdims=True)
-    if np.min(rows, initial=length) == length and np.min(columns, initial=length) == length:
-        return np.float64(length)
-    return np.minimum(rows, columns)
+    rows, columns = _nonzero(a, -1), _nonzero(b, -2)
+    rescales: Array = 0.0
+    for keys, one in zip((rows, columns), computed, strict=True):
+        if one:
+            rescales = np.maximum(rescales, tiles(p, keys, length))
+    return np.minimum(rows, columns), rescales
+
+
+def _nonzero(x: Rounded, axis: int) -> Array:
+    """Entries along an axis that are not exactly zero; one number where that is all of them everywhere."""
+    count = np.count_nonzero(x.reach, axis=axis, keepdims=True)
+    length = x.shape[axis]
+    return np.float64(length) if np.min(count, initial=length) == length else count
 
 
 def _from_accumulator(r: Any, x: Rounded) -> Rounded:
@@ -171,7 +183,8 @@ def _summed(
     """value with the error of adding `terms` in `steps` roundings, x's own errors included."""
     error = add(x.error) if x.error is not None else np.zeros(())
     reach = add(x.magnitude) + error
-    error = error + gamma(r.precision, steps, length, x.error is None) * reach + (3.0 * r.precision.tiny_acc) * terms
+    rescales = 0.0 if x.error is None else tiles(r.precision, terms, length)
+    error = error + gamma(r.precision, steps, rescales) * reach + (3.0 * r.precision.tiny_acc) * terms
     return Rounded(r, value, np.where(np.isfinite(value), error, 0.0))
 
 

@@ -20,6 +20,7 @@ from .rounding_array import (
     finite_only,
     number,
     plus,
+    repeated,
     scaled,
     seen,
     step_variance,
@@ -67,7 +68,7 @@ def _sum_of(sign: int) -> Callable[[Any, Any, Any], Rounded]:
             return Rounded(r, value)
         error = total(a.error, b.error)
         # A constant may have been folded into each side before they met: q·scale, s·log₂e − c·log₂e.
-        folded = (r.precision.slack * r.precision.u) * (a.reach + b.reach)
+        folded = repeated(r.precision.u, r.precision.slack) * (a.reach + b.reach)
         error = folded if error is None else error + folded
         variance = plus(seen(a, value.shape), seen(b, value.shape))
         return stored(Rounded(r, value, error, variance), r.precision.u, r.precision.tiny)
@@ -121,7 +122,7 @@ def divide(r: Any, a: Any, b: Any) -> Rounded:
     left = EXACT if a.error is None else scaled(seen(a, value.shape), inverse)
     right = EXACT if b.error is None else scaled(seen(b, value.shape), quotient.magnitude**2 * inverse)
     out = Rounded(r, value, error, plus(left, right))
-    return stored(out, r.precision.u, r.precision.tiny, units=r.precision.divide)
+    return stored(out, r.precision.u, r.precision.tiny, times=r.precision.divide)
 
 
 def exp(r: Any, x: Any) -> Rounded:
@@ -153,13 +154,12 @@ def log1p(r: Any, x: Any) -> Rounded:
 
 def _logarithm(r: Any, x: Rounded, function: Callable[[Array], Array], shift: float) -> Rounded:
     p, value = r.precision, function(x.value)
-    out = Rounded(r, value)
-    error = (p.log * (p.u + U64)) * np.maximum(out.magnitude, 1.0)
-    variance = EXACT
+    out, passed, variance = Rounded(r, value), 0.0, EXACT
     if x.error is not None:
         inverse = 1.0 / np.where(x.value + shift > 0.0, x.value + shift, np.inf)
-        error = error - np.log1p(-np.minimum(x.error * inverse * (1.0 + 1e-10), 1.0))
+        passed = -np.log1p(-np.minimum(x.error * inverse * (1.0 + 1e-10), 1.0))
         variance = scaled(x.variance, inverse * inverse)
+    error = passed + (p.log * (p.u + U64)) * np.maximum(out.magnitude + passed, 1.0)
     alone = step_variance(np.maximum(out.magnitude, 1.0), p.u)
     variance = Variance(total(variance.alone, alone), *variance[1:])
     return Rounded(r, value, finite_only(value, error), variance)

@@ -25,3 +25,7 @@ class OptionError(RefattnError, ValueError):
 
 class BackendUnavailable(RefattnError, RuntimeError):
     """An array library or a device that is not there; the message says what to install."""
+
+
+class UsageError(RefattnError, ValueError):
+    """A command or a call of the kit that can't be carried out as it was asked for."""

@@ -13,7 +13,7 @@ FLOORS = (
     {"patterns", "features", "position"},
     {"schemes"},
     {"layers"},
-    {"catalogue", "verify"},
+    {"catalogue", "expression", "verify"},
     {"testing", "draw"},
     {"cli", "__main__", ""},
 )

@@ -1,0 +1,96 @@
+"""Adversarial inputs: fixed families, each with a flag that says which mistake it exposes and what that costs a user.
+
+Every family is drawn in a power-of-two tier (n, m, d that real kernels like) and an odd tier (B ≠ H ≠ n ≠ d). Values are
+exact in the candidate's dtype, cotangents are random, and a case on which a null model would pass is refused as vacuous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from refattn import rng
+from refattn.errors import OptionError
+from refattn.testing.families import FAMILIES, Family, Sizes, Want
+from refattn.testing.only import Only
+from refattn.testing.tolerance import exact_in
+
+Values = Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input with its cotangents. id: family/tier. lenient: an exception there counts as unsupported.
+
+    exempt: null models that are right on this family. soft: judged, but never above WARN.
+    """
+
+    id: str
+    family: str
+    flag: str
+    effect: str
+    scheme: Any
+    inputs: Any
+    do: Values
+    dlse: Values | None
+    sizes: Mapping[str, int]
+    strided: bool = False
+    lenient: bool = False
+    soft: bool = False
+    exempt: tuple[str, ...] = ()
+
+
+def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = None) -> Iterator[Case]:
+    """The cases for a configured scheme and a candidate whose signature names the optional inputs in `accepts`."""
+    want = Want(scheme, dtype, accepts)
+    if scheme.keep_rate is not None and not want.takes("keep"):
+        raise OptionError(f"keep_rate={scheme.keep_rate}, but the candidate's signature does not name the mask `keep`")
+    seen = set()
+    for family in FAMILIES:
+        if not family.applies(want) or (only is not None and only.families and family.name not in only.families):
+            continue
+        for tier, sizes in family.tiers.items():
+            fitted = sizes if only is None else only.fit(sizes)
+            if fitted is None or (family.name, tuple(fitted.items())) in seen or not _possible(scheme, fitted):
+                continue
+            seen.add((family.name, tuple(fitted.items())))
+            yield draw(family, tier, fitted, want)
+
+
+def _possible(scheme: Any, sizes: Sizes) -> bool:
+    """Sizes that the configuration takes: causal without an alignment needs n = m."""
+    return not (scheme.causal and scheme.align is None and sizes["n"] != sizes["m"])
+
+
+def draw(family: Family, tier: str, sizes: Sizes, want: Want) -> Case:
+    """A case of a family: base draws, what the family changes, rounded to the candidate's dtype."""
+    name = f"{family.name}/{tier}"
+    stream = rng.stream(0, "case", name, *sizes.values())
+    b, h, g, n, m, d, e = (sizes[a] for a in "bhgnmde")
+    base = {"q": (b, h, n, d), "k": (b, g, m, d), "v": (b, g, m, e)}
+    inputs: dict[str, Values] = {key: stream.normal(size=shape) for key, shape in base.items()}
+    family.change(stream, inputs, sizes, want)
+    if want.scheme.keep_rate is not None and "keep" not in inputs:
+        inputs["keep"] = stream.random((b, h, n, m)) < want.scheme.keep_rate
+    inputs = {key: exact_in(x, want.dtype) if x.dtype.kind == "f" else x for key, x in inputs.items()}
+    do = exact_in(stream.normal(size=(b, h, n, e)), want.dtype)
+    dlse = exact_in(stream.normal(size=(b, h, n)), "float64" if want.dtype == "float64" else "float32")
+    scheme = want.scheme
+    if inputs.get("q_positions") is not None and scheme.align is not None:
+        scheme = replace(scheme, align=None)
+    return Case(
+        name, family.name, family.flag, family.effect, scheme, scheme.Inputs(**inputs), do, dlse, sizes,
+        family.strided, family.lenient, family.soft, family.exempt,
+    )  # fmt: skip
+
+
+def nulls(case: Case) -> dict[str, Values]:
+    """Null models: answers that use no attention. Each must fail a case that is not exempt from it."""
+    v, shape = case.inputs.v, case.do.shape
+    ratio = case.sizes["h"] // case.sizes["g"] if case.sizes["g"] else 1
+    mean = np.broadcast_to(np.repeat(v.mean(axis=-2, keepdims=True), ratio, axis=1), shape) if v.size else np.zeros(shape)
+    right, _ = case.scheme.forward(*case.inputs)
+    return {"zeros": np.zeros(shape), "mean of V": mean, "previous row": np.roll(right, 1, axis=-2)}

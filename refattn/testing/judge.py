@@ -1,0 +1,84 @@
+"""One tensor against its band: outside the rigorous bound it fails; inside, statistics may still warn.
+
+    ratio = |got − want| / bound        FAIL above 1, or where NaN and infinities differ, or in shape or dtype
+    rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45), or any error beyond 6σ
+    signs = mean sign((got − want)·want)  WARN when it is biased: |mean| ≥ 0.3 at |z| ≥ 8, as truncation does
+
+Where the median bound exceeds the median |want| (eager half precision, long sums) single elements can't be judged: then
+rms > 3 over at least 256 elements fails too, and the reason says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from refattn.testing.locate import locate
+from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst
+
+Values = Any
+SIGMAS, RMS, BIAS, BIAS_Z, STATISTICAL, ENOUGH = 6.0, 1.6, 0.3, 8.0, 3.0, 256
+
+
+def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
+    """The verdict on tensor `name`; statistics (lse) may come in any float dtype, everything else in `dtype`."""
+    got = np.asarray(got)
+    if got.shape != band.value.shape:
+        return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {band.value.shape}")
+    if got.dtype.name != dtype and not (name == "lse" and got.dtype.name in ("float32", "float64", "float16", "bfloat16")):
+        return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name} instead of {dtype}")
+    got = got.astype(np.float64)
+    if got.size == 0:
+        return TensorVerdict(name, Level.OK)
+    wrong = np.isfinite(got) != np.isfinite(band.value)
+    wrong |= ~np.isfinite(band.value) & (got != band.value)
+    ratio = ratios(got, band)
+    out = wrong | (ratio > 1)
+    rms = spread(got, band)
+    worst = _worst(got, band, np.where(wrong, np.inf, ratio))
+    found = {"worst": worst, "max_ratio": float(worst.ratio), "rms": rms, "share": float(out.mean())}
+    if out.any():
+        return TensorVerdict(name, Level.FAIL, "class" if wrong.any() else "bound", where=locate(out), **found)
+    return TensorVerdict(name, *_statistics(got, band, rms), **found)
+
+
+def ratios(got: Values, band: Band) -> Values:
+    """|got − want| / bound; 0 where both are 0 and where either is not finite."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.where(np.isfinite(got) & np.isfinite(band.value), np.abs(got - band.value), 0.0)
+        return np.where(error == 0, 0.0, error / band.bound)
+
+
+def spread(got: Values, band: Band) -> float:
+    """Root mean square of error ÷ σ over the elements whose σ says something."""
+    ok = np.isfinite(got) & np.isfinite(band.value) & (band.sigma > 0)
+    if not ok.any():
+        return 0.0
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.mean(((got[ok] - band.value[ok]) / band.sigma[ok]) ** 2)))
+
+
+def _worst(got: Values, band: Band, ratio: Values) -> Worst:
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+    return Worst(index, *(float(x[index]) for x in (got, band.value, band.bound, ratio)))
+
+
+def _statistics(got: Values, band: Band, rms: float) -> tuple[Level, str]:
+    """Level and reason of a tensor that is inside its bound."""
+    ok = np.isfinite(band.value) & (band.value != 0) & (band.sigma > 0)
+    if not ok.any():
+        return Level.OK, ""
+    error, want = got[ok] - band.value[ok], band.value[ok]
+    if np.median(band.bound[ok]) > np.median(np.abs(want)) and rms > STATISTICAL and want.size >= ENOUGH:
+        return Level.FAIL, "statistical"
+    if rms > RMS:
+        return Level.WARN, "rms"
+    if np.any(np.abs(error) > SIGMAS * band.sigma[ok]):
+        return Level.WARN, "sigma"
+    signs = np.sign(error * want)
+    signs = signs[signs != 0]
+    bias = float(signs.mean()) if signs.size else 0.0
+    if abs(bias) >= BIAS and abs(bias) * np.sqrt(signs.size) >= BIAS_Z:
+        return Level.WARN, "bias"
+    return Level.OK, ""

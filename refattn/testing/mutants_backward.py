@@ -1,0 +1,147 @@
+"""Mistakes of the backward, given a right forward."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from refattn.backend import of
+from refattn.testing.cases import Case
+from refattn.testing.mutants import Mutant, add
+from refattn.testing.mutants_forward import _as_if_contiguous, hides, lower, own_scale, rounded, tiles
+from refattn.testing.staged import Staged
+
+Array = Any
+
+
+def scales(case: Case, dtype: str) -> bool:
+    return own_scale(case) != 1
+
+
+def groups(case: Case, dtype: str) -> bool:
+    return case.sizes["g"] != case.sizes["h"]
+
+
+def _unmasked(kernel: Staged, q: Array, k: Array, lse: Array) -> Array:
+    """P without the mask, exp limited where a hidden score is far above the visible ones."""
+    xp = of(q, k).xp
+    s = kernel.add_bias(kernel.bend(kernel.scores(q, k)))
+    return xp.exp(xp.minimum(s - xp.where(lse == -math.inf, math.inf, lse), 80.0))
+
+
+def _unmasked_values(kernel: Staged, usual: Any, p: Array, do: Array) -> Array:
+    lse = kernel.do("statistic", *_statistics(kernel))
+    return usual(_unmasked(kernel, kernel.q, kernel.k, lse), do)
+
+
+def _statistics(kernel: Staged) -> tuple[Array, Array, Array]:
+    s = kernel.hide(kernel.add_bias(kernel.bend(kernel.scores(kernel.q, kernel.k))))
+    c = kernel.gauge(s)
+    return kernel.total(kernel.weights(s, c), c, s), c, s
+
+
+def _last_reader(kernel: Staged, usual: Any, dx: Array) -> Array:
+    return of(dx).xp.stack([dx[:, kernel.readers(g)[-1], ...] for g in range(kernel.few)], axis=1)
+
+
+def _mean_reader(kernel: Staged, usual: Any, dx: Array) -> Array:
+    return usual(dx) * (kernel.few / kernel.heads)
+
+
+def _without_last(kernel: Staged, usual: Any, dqk: Array, k: Array) -> Array:
+    end = (dqk.shape[-1] - 1) // kernel.tile * kernel.tile
+    return usual(dqk[..., :end], k[..., :end, :])
+
+
+def _without_first(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
+    return usual(x[..., kernel.tile :, :], y[..., kernel.tile :, :])
+
+
+def _in_half(kernel: Staged, parts: list[Array]) -> Array:
+    """Parts added one by one, the sum rounded to half precision each time."""
+    total = None
+    for part in parts:
+        total = rounded(part if total is None else total + part, lower(kernel.dtype))
+    return total
+
+
+def _half_dq(kernel: Staged, usual: Any, dqk: Array, k: Array) -> Array:
+    return _in_half(kernel, [usual(dqk[..., at], k[..., at, :]) for at in tiles(k.shape[-2], kernel.tile)])
+
+
+def _half_keys(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
+    return _in_half(kernel, [usual(x[..., at, :], y[..., at, :]) for at in tiles(x.shape[-2], kernel.tile)])
+
+
+def _contiguous(position: int) -> Any:
+    def patch(kernel: Staged, usual: Any, *args: Any) -> Array:
+        return usual(*(_as_if_contiguous(x) if i == position else x for i, x in enumerate(args)))
+
+    return patch
+
+
+def _no_dlse(kernel: Staged, usual: Any, do: Array, o: Array, dlse: Any, lse: Array) -> Array:
+    return usual(do, o, None, lse)
+
+
+def _bare_bias(kernel: Staged, usual: Any, ds: Array) -> Array:
+    """Of the items that share the bias, only the last contributes."""
+    return usual(ds[-1:, ...])
+
+
+def keyed(case: Case, dtype: str) -> bool:
+    return case.inputs.keep is not None
+
+
+add(
+    Mutant("B1", "scale", "dq without the scale", scales, patches={"pull_q": lambda k, usual, ds, x: usual(ds, x) / k.scale}),
+    Mutant("B2", "scale", "dk without the scale", scales, patches={"pull_k": lambda k, usual, ds, x: usual(ds, x) / k.scale}),
+    Mutant("B1b", "scale", "dq and dk without the scale", scales, patches={"pull_scores": lambda k, usual, ds: usual(ds) / k.scale}),
+    Mutant("B3", "scale", "dq and dk with the scale twice", scales, patches={"pull_scores": lambda k, usual, ds: usual(ds) * k.scale}),
+    Mutant("B4", "softmax", "D = Σ P·dP is omitted", patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse, lse) * 0.0}),
+    Mutant("B4s", "softmax", "D is added where it must be subtracted",
+           patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse, lse) * -1.0}),
+    Mutant("B5", "precision", "D rounded to half precision", lambda c, dtype: dtype != "float64", rounds=True,
+           patches={"delta": lambda k, usual, do, o, dlse, lse: rounded(usual(do, o, dlse, lse), lower(k.dtype))}),
+    Mutant("B5p", "precision", "dS rounded to half precision in a kernel that promises float32", rounds=True,
+           applies=lambda c, dtype: dtype in ("float32", "float64"),
+           patches={"pull_scores": lambda k, usual, ds: usual(rounded(ds, lower(k.dtype)))}),
+    Mutant("B6", "mask", "dv from weights that were not masked", lambda c, _: hides(c), patches={"pull_v": _unmasked_values}),
+    Mutant("B6a", "mask", "the whole backward without the mask", lambda c, _: hides(c),
+           patches={"recompute": lambda kernel, usual, q, k, lse: _unmasked(kernel, q, k, lse)}),
+    Mutant("B7", "layout", "dk and dv exchanged", lambda c, _: c.sizes["d"] == c.sizes["e"],
+           after=lambda out, case, dtype, tile: {**out, "dk": out["dv"], "dv": out["dk"]}),
+    Mutant("B8", "heads", "dk and dv of a shared key head from its last query head alone", groups, patches={"gather": _last_reader}),
+    Mutant("B9", "heads", "dk and dv of a shared key head averaged, not summed", groups, patches={"gather": _mean_reader}),
+    Mutant("B10", "tail", "dq without the last tile of {tile} keys", tile=-1, applies=lambda c, _: c.sizes["m"] > 16,
+           patches={"pull_q": _without_last}),
+    Mutant("B11", "tail", "dk without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,
+           patches={"pull_k": _without_first}),
+    Mutant("B11v", "tail", "dk and dv without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,
+           patches={"pull_k": _without_first, "pull_v": _without_first}),
+    Mutant("B12", "scores", "the slope of the softcap is omitted", lambda c, _: c.scheme.softcap is not None,
+           patches={"pull_scores": lambda k, usual, ds: ds * k.scale}),
+    Mutant("B13", "lse", "dlse is ignored", lambda c, _: c.dlse is not None, patches={"delta": _no_dlse}),
+    Mutant("B13s", "lse", "dlse with the wrong sign", lambda c, _: c.dlse is not None,
+           patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse * -1.0, lse)}),
+    Mutant("B14", "bias", "dbias of the last item alone, not summed over the items that share the bias",
+           lambda c, _: c.inputs.bias is not None and c.sizes["b"] > 1 and (c.inputs.bias.ndim < 4 or c.inputs.bias.shape[0] == 1),
+           patches={"pull_bias": _bare_bias}),
+    Mutant("B14s", "bias", "dbias with the scale of q·k", lambda c, d: c.inputs.bias is not None and scales(c, d),
+           patches={"pull_bias": lambda k, usual, ds: usual(ds) * k.scale}),
+    Mutant("B15", "sink", "dsink is zero", lambda c, _: c.inputs.sink is not None,
+           patches={"pull_sink": lambda k, usual, delta, lse: usual(delta, lse) * 0.0}),
+    Mutant("B16", "dropout", "the keep mask is missing in dP", keyed,
+           patches={"pull_weights": lambda k, usual, do, v: of(do, v).xp.matmul(do, of(v).xp.matrix_transpose(v))}),
+    Mutant("B16v", "dropout", "the keep mask is missing in dv", keyed,
+           patches={"drop": lambda k, usual, p: p}),
+    Mutant("B17", "layout", "do is taken for contiguous", lambda c, _: c.strided and c.sizes["h"] > 1,
+           patches={"delta": _contiguous(0), "pull_weights": _contiguous(0), "pull_v": _contiguous(1)}),
+    Mutant("B18", "lse", "P recomputed from an lse in base 2",
+           patches={"recompute": lambda kernel, usual, q, k, lse: usual(q, k, lse / math.log(2.0))}),
+    Mutant("B20", "precision", "dq rounded to half precision after each tile of {tile} keys", tile=-1, rounds=True,
+           applies=lambda c, dtype: c.sizes["m"] > 16 and dtype != "float64", patches={"pull_q": _half_dq}),
+    Mutant("B21", "precision", "dk and dv rounded to half precision after each tile of {tile} queries", tile=-1, rounds=True,
+           applies=lambda c, dtype: c.sizes["n"] > 16 and dtype != "float64", patches={"pull_k": _half_keys, "pull_v": _half_keys}),
+)  # fmt: skip
+

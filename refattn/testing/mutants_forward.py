@@ -1,0 +1,342 @@
+"""Mistakes of scores, softmax, heads, layout and stored results."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from refattn.backend import of
+from refattn.testing.cases import Case
+from refattn.testing.mutants import Mutant, add, reading
+from refattn.testing.staged import Staged
+from refattn.testing.tolerance import storage
+
+Array = Any
+HALF = ("bfloat16", "float16")
+
+
+def scaled(factor: Any) -> Any:
+    """A neighbour whose scale is the scheme's own times factor(d, e)."""
+
+    def before(scheme: Any, inputs: Any, tile: int) -> tuple[Any, Any]:
+        d, e = inputs.q.shape[-1], inputs.v.shape[-1]
+        own = d**-0.5 if scheme.scale is None else scheme.scale
+        return replace(scheme, scale=own * factor(own, d, e)), inputs
+
+    return before
+
+
+def rounded(x: Array, dtype: str) -> Array:
+    """x rounded to a storage dtype, as values; in a reading x itself (the mutant is then named by its values alone)."""
+    return x if reading() else np.asarray(x).astype(storage(dtype)).astype(np.float64)
+
+
+def lower(dtype: str) -> str:
+    """The precision that a careless kernel of `dtype` falls back to."""
+    return {"float64": "float32", "float32": "bfloat16"}.get(dtype, dtype)
+
+
+def own_scale(case: Case) -> float:
+    return float(case.sizes["d"] ** -0.5 if case.scheme.scale is None else case.scheme.scale)
+
+
+def tiles(m: int, tile: int) -> list[slice]:
+    return [slice(a, min(a + tile, m)) for a in range(0, m, tile)]
+
+
+def _scale_off(a: float) -> Mutant:
+    factor = 1.0 + 0.01 * a
+    title = f"scale off by the factor {factor:.6g}"
+    return Mutant("F3", "scores", title, before=scaled(lambda own, d, e: factor), at=_scale_off)
+
+
+def _epsilon(a: float) -> Mutant:
+    title = f"{1e-3 * a:.3g} added to the sum of weights exp(s − max)"
+    return Mutant("F50", "softmax", title, at=_epsilon, patches={"total": lambda k, usual, e, c, s: usual(e, c, s) + 1e-3 * a})
+
+
+# ---- scores
+add(
+    Mutant("F1", "scores", "scale omitted (scores are q·k)", lambda c, _: own_scale(c) != 1, scaled(lambda own, d, e: 1 / own)),
+    Mutant("F2", "scores", "scale applied twice", lambda c, _: own_scale(c) != 1, scaled(lambda own, d, e: own)),
+    _scale_off(1.0),
+    Mutant("F3w", "scores", "scale 1/√e from the width of v, for 1/√d", lambda c, _: c.sizes["d"] != c.sizes["e"],
+           scaled(lambda own, d, e: e**-0.5 / own)),
+    Mutant("F3h", "scores", "scale 1/√(H·d) from all heads together, for 1/√d", lambda c, _: c.sizes["h"] > 1,
+           lambda s, x, t: scaled(lambda own, d, e: x.q.shape[1] ** -0.5)(s, x, t)),
+    Mutant("F9", "scores", "exp2 without the factor log2(e)", before=scaled(lambda own, d, e: math.log(2.0))),
+    Mutant("F9e", "scores", "log2(e) applied, then exp instead of exp2", before=scaled(lambda own, d, e: 1 / math.log(2.0))),
+)  # fmt: skip
+
+
+def _half_keys(scheme: Any, inputs: Any, tile: int) -> tuple[Any, Any]:
+    d = inputs.q.shape[-1]
+    return replace(scheme, scale=1.0), inputs._replace(k=inputs.k * (d**-0.5 if scheme.scale is None else scheme.scale))
+
+
+def _round_keys(kernel: Staged, usual: Any, q: Array, k: Array) -> Array:
+    return usual(q, rounded(k, kernel.dtype))
+
+
+add(
+    Mutant("F4", "scores", "scale folded into k in half precision",
+           lambda c, dtype: dtype in HALF and math.log2(own_scale(c)) % 1 != 0, _half_keys, {"scores": _round_keys}, rounds=True),
+    Mutant("F5", "scores", "bias added before the scale, so scaled too", lambda c, _: c.inputs.bias is not None and own_scale(c) != 1,
+           lambda s, x, t: (s, x._replace(bias=x.bias * (x.q.shape[-1] ** -0.5 if s.scale is None else s.scale)))),
+    Mutant("F6", "scores", "softcap omitted", lambda c, _: c.scheme.softcap is not None, lambda s, x, t: (replace(s, softcap=None), x)),
+    Mutant("F6m", "scores", "softcap applied after the mask, so hidden keys get −softcap",
+           lambda c, _: c.scheme.softcap is not None and hides(c),
+           patches={"hide": lambda kernel, usual, s: of(s).xp.where(kernel.see, s, -kernel.scheme.softcap)}),
+    Mutant("F6s", "scores", "softcap applied before the scale", lambda c, _: c.scheme.softcap is not None and own_scale(c) != 1,
+           patches={"bend": lambda k, usual, s: usual(s / k.scale) * k.scale}),
+    Mutant("F6b", "scores", "softcap applied after the bias", lambda c, _: c.scheme.softcap is not None and c.inputs.bias is not None,
+           patches={"bend": lambda k, usual, s: usual(s + k.inputs.bias) - k.inputs.bias}),
+    Mutant("F14", "precision", "scores rounded to half precision", lambda c, dtype: dtype != "float64", rounds=True,
+           patches={"scores": lambda k, usual, q, x: rounded(usual(q, x), lower(k.dtype))}),
+)  # fmt: skip
+
+
+# ---- softmax
+def hides(case: Case) -> bool:
+    """True if some pair of the case is hidden."""
+    x = case.inputs
+    return case.scheme.causal or any(y is not None for y in (x.mask, x.key_valid, x.segment_ids))
+
+
+def _overflow(kernel: Staged, usual: Any, s: Array) -> Array:
+    """No row maximum is subtracted: the stabiliser is 0, and exp leaves float32 beyond 88.7."""
+    xp = of(s).xp
+    return xp.zeros_like(usual(s))
+
+
+def _burst(outputs: Any, case: Case, dtype: str, tile: int) -> Any:
+    """exp(s) overflows the accumulator's format where lse does: inf/inf is NaN, log(inf) is inf."""
+    if reading():
+        return outputs
+    limit = 709.7 if dtype == "float64" else 88.7
+    beyond = np.asarray(outputs["lse"]) > limit
+    return {"o": np.where(beyond[..., None], np.nan, outputs["o"]), "lse": np.where(beyond, np.inf, outputs["lse"])}
+
+
+
+
+def _by_query(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+    """Softmax over queries: every column of weights sums to one."""
+    xp = of(e, v).xp
+    there = s > -math.inf
+    top = of(s).constant(xp.max(s, axis=-2, keepdims=True))
+    top = xp.where(top == -math.inf, 0.0, top)
+    w = xp.where(there, xp.exp(xp.where(there, s - top, 0.0)), 0.0)
+    total = xp.sum(w, axis=-2, keepdims=True)
+    return xp.matmul(w / xp.where(total == 0.0, 1.0, total), v)
+
+
+def running(kernel: Staged, s: Array, c: Array) -> list[tuple[slice, Array]]:
+    """(keys of a tile, the row maximum when that tile is done) of an online softmax."""
+    b, out, top = of(s), [], None
+    for at in tiles(s.shape[-1], kernel.tile):
+        here = b.xp.max(s[..., at], axis=-1, keepdims=True)
+        top = here if top is None else b.xp.maximum(top, here)
+        out.append((at, b.xp.where(top == -math.inf, c, b.constant(top))))
+    return out
+
+
+def _stale_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Array:
+    """z accumulated as if the maximum never moved: Σ_tiles Σ_j exp(s_j − running maximum)."""
+    xp, z = of(e).xp, None
+    for at, top in running(kernel, s, c):
+        part = xp.sum(kernel.weights(s[..., at], top), axis=-1, keepdims=True)
+        z = part if z is None else z + part
+    return z if kernel.inputs.sink is None else z + xp.exp(kernel.sinks() - c)
+
+
+def _stale_combine(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+    xp = of(e, v).xp
+    parts = [kernel.weights(s[..., at], top) for at, top in running(kernel, s, c)]
+    return usual(xp.concat(parts, axis=-1), z, v, c, s)
+
+
+def long(case: Case, tile: int) -> bool:
+    return case.sizes["m"] > tile
+
+
+def _parts(kernel: Staged, e: Array, v: Array) -> list[tuple[Array, Array]]:
+    """(Σ e v, Σ e) over each of the two halves of the keys."""
+    xp, m = of(e, v).xp, e.shape[-1]
+    halves = [slice(0, (m + 1) // 2), slice((m + 1) // 2, m)]
+    return [(xp.matmul(e[..., a], v[..., a, :]), xp.sum(e[..., a], axis=-1, keepdims=True)) for a in halves]
+
+
+def _even_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+    xp = of(e, v).xp
+    (a, za), (b, zb) = _parts(kernel, e, v)
+    return (a / xp.where(za == 0.0, 1.0, za) + b / xp.where(zb == 0.0, 1.0, zb)) * 0.5
+
+
+def _max_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+    """Halves weighted by exp(maximum) where exp(lse) belongs."""
+    xp, m = of(e, v).xp, s.shape[-1]
+    ((a, za), (b, zb)), cut = _parts(kernel, e, v), (m + 1) // 2
+    tops = [xp.max(x, axis=-1, keepdims=True) for x in (s[..., :cut], s[..., cut:])]
+    wa, wb = (xp.where(t == -math.inf, 0.0, xp.exp(xp.where(t == -math.inf, 0.0, t - c))) for t in tops)
+    total = wa + wb
+    total = xp.where(total == 0.0, 1.0, total)
+    return (wa * (a / xp.where(za == 0.0, 1.0, za)) + wb * (b / xp.where(zb == 0.0, 1.0, zb))) / total
+
+
+def _raw_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+    """Halves merged by their lse without having been divided by their sums."""
+    xp = of(e, v).xp
+    (a, za), (b, zb) = _parts(kernel, e, v)
+    return (za * a + zb * b) / xp.where(z == 0.0, 1.0, z)
+
+
+def two(case: Case, dtype: str) -> bool:
+    return case.sizes["m"] > 2 and case.inputs.sink is None and case.inputs.keep is None
+
+
+add(
+    Mutant("F7", "softmax", "no row maximum subtracted: exp overflows", lambda c, _: c.family in ("large", "rising", "half range"),
+           patches={"gauge": _overflow}, after=_burst, rounds=True),
+    Mutant("F10", "softmax", "never divided by the sum of weights", lambda c, _: c.sizes["m"] > 1,
+           patches={"combine": lambda k, usual, e, z, v, c, s: of(e, v).xp.matmul(e, v)}),
+    Mutant("F11", "softmax", "softmax over queries instead of keys", lambda c, _: c.sizes["n"] > 1, patches={"combine": _by_query}),
+    Mutant("F12", "softmax", "online softmax in tiles of {tile}: the sum is not rescaled when the maximum moves", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16, patches={"total": _stale_total}),
+    Mutant("F13", "softmax", "online softmax in tiles of {tile}: the accumulator is not rescaled when the maximum moves", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16, patches={"combine": _stale_combine}),
+    Mutant("F15", "precision", "accumulator rounded to half precision after each tile of {tile}", tile=-1, rounds=True,
+           applies=lambda c, dtype: c.sizes["m"] > 16 and dtype != "float64",
+           patches={"combine": lambda k, usual, e, z, v, c, s: _half_accumulator(k, e, z, v)}),
+    Mutant("F16", "precision", "weights rounded to float8 e4m3", rounds=True,
+           patches={"combine": lambda k, usual, e, z, v, c, s: usual(e if reading() else _e4m3(e), z, v, c, s)}),
+    Mutant("F16b", "precision", "weights rounded to half precision in a kernel that promises float32", rounds=True,
+           applies=lambda c, dtype: dtype in ("float32", "float64"),
+           patches={"combine": lambda k, usual, e, z, v, c, s: usual(rounded(e, lower(k.dtype)), z, v, c, s)}),
+    Mutant("F18", "softmax", "sink omitted", lambda c, _: c.inputs.sink is not None, lambda s, x, t: (s, x._replace(sink=None))),
+    Mutant("F18v", "softmax", "the sink's weight is given to the first value", lambda c, _: c.inputs.sink is not None,
+           patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) + of(z).xp.exp(k.sinks() - c) / z * v[..., :1, :]}),
+    Mutant("F19", "heads", "the sink of head h is that of head h − 1", lambda c, _: c.inputs.sink is not None and c.sizes["h"] > 1,
+           lambda s, x, t: (s, x._replace(sink=of(x.sink).xp.roll(x.sink, 1)))),
+    Mutant("F19b", "heads", "the bias of head h is that of head h − 1",
+           lambda c, _: c.inputs.bias is not None and c.inputs.bias.ndim > 2 and c.inputs.bias.shape[-3] > 1,
+           lambda s, x, t: (s, x._replace(bias=of(x.bias).xp.roll(x.bias, 1, axis=-3)))),
+    Mutant("F45", "softmax", "dropout without dividing by the keep rate", lambda c, _: c.inputs.keep is not None,
+           patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) * k.scheme.keep_rate}),
+    Mutant("F48", "merge", "two halves of the keys averaged, not weighted", two, patches={"combine": _even_merge}),
+    Mutant("F48m", "merge", "two halves of the keys weighted by exp(maximum), not exp(lse)", two, patches={"combine": _max_merge}),
+    Mutant("F49", "merge", "two halves of the keys merged without dividing each by its sum", two, patches={"combine": _raw_merge}),
+    _epsilon(1.0),
+)  # fmt: skip
+
+
+def _half_accumulator(kernel: Staged, e: Array, z: Array, v: Array) -> Array:
+    acc = None
+    for at in tiles(e.shape[-1], kernel.tile):
+        part = of(e, v).xp.matmul(e[..., at], v[..., at, :])
+        acc = rounded(part if acc is None else acc + part, lower(kernel.dtype))
+    return acc / of(z).xp.where(z == 0.0, 1.0, z)
+
+
+def _e4m3(x: Array) -> Array:
+    from refattn.rng import short
+
+    return short(x)
+
+
+# ---- heads and layout
+def _swapped(x: Array) -> Array:
+    """A (B, H, n, d) buffer read as (B, n, H, d)."""
+    xp, (b, h, n, d) = of(x).xp, x.shape
+    return xp.permute_dims(xp.reshape(x, (b, n, h, d)), (0, 2, 1, 3))
+
+
+def _swap_back(out: Any, case: Case, dtype: str, tile: int) -> Any:
+    xp, o = of(out["o"]).xp, out["o"]
+    return {"o": xp.reshape(xp.permute_dims(o, (0, 2, 1, 3)), o.shape)}
+
+
+def _as_if_contiguous(x: Array) -> Array:
+    """What lies in the memory of a view transposed from (B, m, H, d), read in order."""
+    xp = of(x).xp
+    return xp.reshape(xp.permute_dims(x, (0, 2, 1, 3)), x.shape)
+
+
+def _last_rows(tile: int) -> Any:
+    def after(out: Any, case: Case, dtype: str, _: int) -> Any:
+        n = case.sizes["n"]
+        start = n - 1 if tile == 1 else (n // tile) * tile
+        keep = np.arange(n)[:, None] < start
+        return {**out, "o": of(out["o"]).xp.where(keep, out["o"], 0.0)}
+
+    return after
+
+
+def _head(out: Any, case: Case, dtype: str, tile: int) -> Any:
+    xp = of(out["o"]).xp
+    return {name: xp.concat([x[:, :-1, ...], x[:, :1, ...]], axis=1) for name, x in out.items()}
+
+
+def shared(case: Case, dtype: str) -> bool:
+    return case.sizes["g"] != case.sizes["h"] and case.sizes["g"] > 1
+
+
+def _other(scheme: Any) -> Any:
+    return replace(scheme, heads="grouped" if scheme.heads == "tiled" else "tiled")
+
+
+add(
+    Mutant("F37", "heads", "query head h reads key head h mod H_kv (tiled) where h // (H / H_kv) (grouped) is asked, or the reverse",
+           shared, lambda s, x, t: (_other(s), x), instead=_other),
+    Mutant("F38", "heads", "the last head repeats the first", lambda c, _: c.sizes["h"] > 1, after=_head),
+    Mutant("F39", "layout", "a (B, H, n, d) buffer is read as (B, n, H, d)",
+           lambda c, _: c.sizes["h"] > 1 and c.sizes["n"] > 1 and not c.strided,
+           lambda s, x, t: (s, x._replace(q=_swapped(x.q), k=_swapped(x.k), v=_swapped(x.v))), after=_swap_back),
+    Mutant("F40", "layout", "v is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,
+           lambda s, x, t: (s, x._replace(v=_as_if_contiguous(x.v)))),
+    Mutant("F40k", "layout", "k is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,
+           lambda s, x, t: (s, x._replace(k=_as_if_contiguous(x.k)))),
+    Mutant("F41", "layout", "the last query is not stored", lambda c, _: c.sizes["n"] > 1, after=_last_rows(1)),
+    *(Mutant(f"F41@{t}", "layout", f"queries behind the last full tile of {t} are not stored",
+             lambda c, _, t=t: c.sizes["n"] % t > 1 and c.sizes["n"] > t, after=_last_rows(t), tile=t) for t in (16, 32, 64, 128)),
+)  # fmt: skip
+
+
+# ---- stored results
+def _truncated(out: Any, case: Case, dtype: str, tile: int) -> Any:
+    if reading():
+        return out
+    o = np.asarray(out["o"])
+    near = o.astype(storage(dtype))
+    toward = np.where(np.abs(near.astype(np.float64)) > np.abs(o), np.nextafter(near, np.zeros_like(near)), near)
+    return {**out, "o": toward.astype(np.float64)}
+
+
+def _unscaled_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) -> Array:
+    raw = s / kernel.scale
+    top = kernel.gauge(raw)
+    return usual(kernel.total(kernel.weights(raw, top), top, raw), top, raw)
+
+
+add(
+    Mutant("F17", "precision", "o truncated towards zero, not rounded", lambda c, dtype: dtype in HALF, after=_truncated, rounds=True),
+    Mutant("F46", "lse", "lse in base 2", after=lambda out, case, dtype, tile: {**out, "lse": out["lse"] / math.log(2.0)}),
+    Mutant("F47", "lse", "lse without the row maximum", patches={"statistic": lambda k, usual, z, c, s: usual(z, c * 0.0, s)}),
+    Mutant("F47u", "lse", "lse of scores without their scale",
+           lambda c, _: own_scale(c) != 1 and c.inputs.bias is None and c.scheme.softcap is None and c.inputs.sink is None,
+           patches={"statistic": _unscaled_statistic}),
+    Mutant("F46i", "lse", "lse = +∞ for a query that sees nothing", lambda c, _: blind(c),
+           after=lambda out, case, dtype, tile: {**out, "lse": of(out["lse"]).xp.where(out["lse"] == -math.inf, math.inf, out["lse"])}),
+)  # fmt: skip
+
+
+def blind(case: Case) -> bool:
+    """True if some query of the case sees nothing and there is no sink."""
+    if case.inputs.sink is not None or not hides(case):
+        return False
+    kernel = Staged(case.scheme, case.inputs)
+    kernel.prepare()
+    return bool((~kernel.see.any(axis=-1)).any())

@@ -1,0 +1,169 @@
+"""Mistakes of who sees whom: causal order, alignment, masks, padding, tails and tile boundaries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from refattn.backend import of
+from refattn.testing.cases import Case
+from refattn.testing.mutants import Mutant, add, host
+from refattn.testing.mutants_forward import blind, hides
+from refattn.testing.staged import Staged
+
+Array = Any
+SENTINEL = -1e4
+
+
+def seen(rule: Callable[[Staged, Any, Any], Any]) -> dict[str, Any]:
+    """A patch that changes who is seen: rule(kernel, i (n, 1), j (1, m)) → the new boolean array."""
+
+    def hide(kernel: Staged, usual: Any, s: Array) -> Array:
+        n, m = s.shape[-2:]
+        return of(s).xp.where(rule(kernel, np.arange(n)[:, None], np.arange(m)[None, :]), s, -math.inf)
+
+    return {"hide": hide}
+
+
+def filled(fill: Callable[[Any, Array], Any]) -> dict[str, Any]:
+    """A patch that puts fill(xp, s) where −∞ belongs."""
+    return {"hide": lambda kernel, usual, s: of(s).xp.where(kernel.see, s, fill(of(s).xp, s))}
+
+
+def shifted(by: int) -> Any:
+    """Every query looks `by` keys further."""
+
+    def before(scheme: Any, inputs: Any, tile: int) -> tuple[Any, Any]:
+        n, m = inputs.q.shape[-2], inputs.k.shape[-2]
+        start = m - n if scheme.align == "bottom_right" else 0
+        q = np.arange(n) + start if inputs.q_positions is None else host(inputs.q_positions)
+        k = np.arange(m) if inputs.k_positions is None else inputs.k_positions
+        return replace(scheme, align=None), inputs._replace(q_positions=q + by, k_positions=k)
+
+    return before
+
+
+def causal(case: Case, dtype: str) -> bool:
+    return bool(case.scheme.causal)
+
+
+def rectangular(case: Case, dtype: str) -> bool:
+    return bool(case.scheme.causal) and case.scheme.align is not None and case.sizes["n"] != case.sizes["m"]
+
+
+def _other_corner(scheme: Any) -> Any:
+    return replace(scheme, align="top_left" if scheme.align == "bottom_right" else "bottom_right")
+
+
+def _tiles_that_see(kernel: Staged, i: Any, j: Any) -> Any:
+    """A tile is computed whole if any of its pairs is visible."""
+    t, see = kernel.tile, np.broadcast_to(kernel.see, (*kernel.see.shape[:-2], i.shape[0], j.shape[1]))
+    pad = [(0, 0)] * (see.ndim - 2) + [(0, -see.shape[-2] % t), (0, -see.shape[-1] % t)]
+    whole = np.pad(see, pad)
+    tiles = whole.reshape(*whole.shape[:-2], whole.shape[-2] // t, t, whole.shape[-1] // t, t).any(axis=(-3, -1))
+    return np.repeat(np.repeat(tiles, t, axis=-2), t, axis=-1)[..., : i.shape[0], : j.shape[1]]
+
+
+def uneven(case: Case, tile: int) -> bool:
+    return case.sizes["m"] % tile != 0 and case.sizes["m"] > tile
+
+
+def _phantoms(count: Callable[[Staged], int]) -> dict[str, Any]:
+    """Keys of zeros behind the last one: score 0, value 0."""
+    return {"total": lambda k, usual, e, c, s: usual(e, c, s) + count(k) * of(c).xp.exp(c * -1.0)}
+
+
+def _only(name: str, out: dict[str, Array]) -> dict[str, Array]:
+    return {name: out[name]}
+
+
+def _blind_rows(value: Callable[[Any, Case], Array]) -> Any:
+    """o with other contents in the rows that see nothing; lse is left out, since fills differ."""
+
+    def after(out: Any, case: Case, dtype: str, tile: int) -> Any:
+        xp = of(out["o"]).xp
+        return {"o": xp.where((out["lse"] == -math.inf)[..., None], value(xp, case), out["o"])}
+
+    return after
+
+
+def _mean(xp: Any, case: Case) -> Array:
+    ratio = case.sizes["h"] // case.sizes["g"]
+    v = case.inputs.v.mean(axis=-2, keepdims=True)
+    return np.tile(v, (1, ratio, 1, 1)) if case.scheme.heads == "tiled" else np.repeat(v, ratio, axis=1)
+
+
+add(
+    Mutant("F8", "mask", "hidden scores are replaced by −1e4, not −∞", lambda c, _: hides(c), patches=filled(lambda xp, s: SENTINEL)),
+    Mutant("F36", "mask", "−1e4 is added to hidden scores, for −∞", lambda c, _: hides(c), patches=filled(lambda xp, s: s + SENTINEL)),
+    Mutant("F35", "mask", "scores are multiplied by the mask, so hidden keys score 0", lambda c, _: hides(c),
+           patches=filled(lambda xp, s: 0.0)),
+    Mutant("F20", "causal", "strictly causal: a query does not see its own position", causal, shifted(-1)),
+    Mutant("F21", "causal", "a query sees one key beyond the diagonal", causal, shifted(1)),
+    Mutant("F22", "causal", "the diagonal starts in the other corner (top_left where bottom_right is asked, or the reverse)",
+           rectangular, lambda s, x, t: (_other_corner(s), x), instead=_other_corner),
+    Mutant("F23c", "causal", "not causal", causal,
+           lambda s, x, t: (replace(s, causal=False, align=None), x._replace(q_positions=None, k_positions=None))),
+    Mutant("F23", "mask", "the mask is ignored", lambda c, _: c.inputs.mask is not None, lambda s, x, t: (s, x._replace(mask=None))),
+    Mutant("F25", "mask", "the mask is inverted (True taken for hidden)", lambda c, _: c.inputs.mask is not None,
+           lambda s, x, t: (s, x._replace(mask=~host(x.mask)))),
+    Mutant("F23s", "mask", "segments are ignored", lambda c, _: c.inputs.segment_ids is not None,
+           lambda s, x, t: (s, x._replace(segment_ids=None, kv_segment_ids=None))),
+    Mutant("F26", "mask", "the mask of the first item is used for every item",
+           lambda c, _: c.inputs.mask is not None and c.inputs.mask.ndim == 4 and c.inputs.mask.shape[0] > 1,
+           lambda s, x, t: (s, x._replace(mask=host(x.mask)[:1]))),
+    Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1,
+           applies=lambda c, _: c.scheme.causal and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
+    Mutant("F28", "tail", "keys behind the last full tile of {tile} are dropped", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16 and c.sizes["m"] % 128 != 0,
+           patches=seen(lambda k, i, j: k.see & (j < j.size // k.tile * k.tile))),
+    Mutant("F28l", "tail", "the last tile of {tile} keys is dropped, full or not", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16, patches=seen(lambda k, i, j: k.see & (j < (j.size - 1) // k.tile * k.tile))),
+    Mutant("F29", "tail", "keys of zeros that pad the last tile of {tile} are attended", tile=-1,
+           applies=lambda c, _: not c.scheme.causal and c.sizes["m"] % 128 != 0 and c.sizes["m"] > 1,
+           patches=_phantoms(lambda k: -k.inputs.k.shape[-2] % k.tile)),
+    Mutant("F29p", "tail", "one key of zeros is attended that is not there", patches=_phantoms(lambda k: 1)),
+    Mutant("F30", "tail", "the first key is dropped", lambda c, _: c.sizes["m"] > 1, patches=seen(lambda k, i, j: k.see & (j > 0))),
+    Mutant("F30l", "tail", "the last key is dropped", lambda c, _: c.sizes["m"] > 1,
+           patches=seen(lambda k, i, j: k.see & (j < j.size - 1))),
+    Mutant("F53", "tail", "the first key of every tile of {tile} but the first is dropped", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16, patches=seen(lambda k, i, j: k.see & ((j % k.tile > 0) | (j == 0)))),
+    Mutant("F54", "tail", "the key before each boundary of tiles of {tile} counts twice", tile=-1,
+           applies=lambda c, _: c.sizes["m"] > 16,
+           patches={"hide": lambda k, usual, s: usual(s) + _twice(s.shape[-1], k.tile)}),
+    Mutant("F31", "padding", "key validity is ignored", lambda c, _: c.inputs.key_valid is not None,
+           lambda s, x, t: (s, x._replace(key_valid=None))),
+    Mutant("F31i", "padding", "key validity is inverted", lambda c, _: c.inputs.key_valid is not None,
+           lambda s, x, t: (s, x._replace(key_valid=~host(x.key_valid)))),
+    Mutant("F31f", "padding", "the length of the first item is used for every item",
+           lambda c, _: c.inputs.key_valid is not None and c.sizes["b"] > 1,
+           lambda s, x, t: (s, x._replace(key_valid=host(x.key_valid)[:1]))),
+    Mutant("F32", "padding", "queries are masked by key validity, keys are not",
+           lambda c, _: c.inputs.key_valid is not None and c.sizes["n"] == c.sizes["m"],
+           patches={"hide": lambda k, usual, s: of(s).xp.where(host(k.inputs.key_valid)[..., None, :, None], s, -math.inf)}),
+    Mutant("F33n", "blind rows", "NaN for a query that sees nothing", lambda c, _: blind(c),
+           after=_blind_rows(lambda xp, c: math.nan)),
+    Mutant("F33m", "blind rows", "the mean of V for a query that sees nothing", lambda c, _: blind(c) and c.scheme.empty == "zero",
+           after=_blind_rows(_mean), instead=lambda s: replace(s, empty="mean")),
+    Mutant("F34", "segments", "sequence boundaries are one position late", lambda c, _: c.inputs.segment_ids is not None,
+           lambda s, x, t: (s, x._replace(segment_ids=_late(x.segment_ids), kv_segment_ids=_late(x.kv_segment_ids)))),
+    Mutant("F34p", "positions", "the positions of the first item are used for every item",
+           lambda c, _: c.inputs.q_positions is not None and c.inputs.q_positions.ndim > 1 and c.sizes["b"] > 1,
+           lambda s, x, t: (s, x._replace(q_positions=host(x.q_positions)[:1]))),
+)  # fmt: skip
+
+
+def _twice(m: int, tile: int) -> Any:
+    j = np.arange(m)
+    return np.where((j % tile == tile - 1) & (j < m - 1), math.log(2.0), 0.0)
+
+
+def _late(ids: Array | None) -> Any:
+    if ids is None:
+        return None
+    ids = host(ids)
+    return np.concatenate([ids[..., :1], ids[..., :-1]], axis=-1)

@@ -1,0 +1,305 @@
+"""A Report as text for the author of a kernel, and as JSON for programs.
+
+The text answers in this order: does it conform; if not, what does it do instead; where that shows; what was not judged or
+could not have been seen; and which command shows it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import numbers
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+from refattn.precision import PRESETS
+from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
+
+SHOWN = 3
+"""Failing cases that are told in full; the others are listed, and told with `verbose`."""
+
+_COLORS = {Level.OK: 32, Level.WARN: 33, Level.CONVENTION: 35, Level.LOOKS_LIKE: 31, Level.FAIL: 31}
+_REASONS = {
+    "bound": "outside the rigorous bound",
+    "class": "NaN or infinity in the wrong place, or missing",
+    "shape": "wrong shape",
+    "dtype": "wrong dtype",
+    "statistical": "errors far larger, as a whole, than rounding makes them",
+    "sigma": "one error larger than rounding makes them",
+    "rms": "errors larger, as a whole, than rounding makes them",
+    "bias": "errors mostly of one sign, as truncation makes them",
+    "missing": "not returned",
+}
+_HOW = {
+    "within": "the results are within this mistake's own rounding bound",
+    "filter": "found by matched filter",
+    "hint": "a hint only: the inputs show this mistake faintly",
+}
+
+
+def render(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
+    """The report as text: the verdict in the first line, a screen or two in all; `verbose` tells every case."""
+    blocks = [
+        _verdict(report),
+        _names(report),
+        *_cases(report, verbose),
+        f"Mask read out of the kernel\n{textwrap.indent(report.readout, '  ')}" if report.readout else "",
+        _warnings(report, verbose),
+        _not_judged(report),
+        _unseen(report),
+        _listed("Notes", report.notes),
+        _again(report),
+    ]
+    lines = [part for block in blocks if block for line in f"{block}\n".split("\n") for part in _folded(line, width)]
+    return "\n".join(_painted(line) if color else line for line in lines).rstrip() + "\n"
+
+
+def _verdict(report: Report) -> str:
+    judged, level = report.judged, report.level
+    bad = sum(c.level > Level.WARN for c in judged)
+    share = f"{bad} of {_count(len(judged), 'judged case')}"
+    says = {
+        Level.UNSUPPORTED: f"none of {_count(len(report.cases), 'case')} could be judged",
+        Level.OK: f"conforms in {_all(len(judged))}",
+        Level.WARN: f"conforms in {_all(len(judged))}, with warnings",
+        Level.CONVENTION: f"right, but under another convention ({share})",
+        Level.LOOKS_LIKE: f"within the bounds, but a known mistake shows ({share})",
+        Level.FAIL: f"{share} {'is' if bad == 1 else 'are'} wrong",
+    }
+    return "\n".join(
+        [
+            f"{level if judged else 'NOT JUDGED'}  {says[level]}",
+            f"  {report.candidate} against {report.scheme}",
+            f"  {report.library}, {report.dtype}, judged under {_meaning(report.contract)}; {_fits(report)}",
+        ]
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _all(number: int) -> str:
+    return "the one judged case" if number == 1 else f"all {number} judged cases"
+
+
+def _painted(line: str) -> str:
+    """A line that begins with a level shows it in color."""
+    level = next((level for level in _COLORS if line.startswith(f"{level}  ")), None)
+    return line if level is None else f"\033[1;{_COLORS[level]}m{level}\033[0m{line[len(str(level)) :]}"
+
+
+def _fits(report: Report) -> str:
+    if not report.judged:
+        return "nothing was judged"
+    if report.fits is None:
+        return f"it keeps no contract of {report.dtype}"
+    if report.fits == report.contract:
+        return "it keeps this contract"
+    return f"the strictest contract that it keeps is {report.fits}"
+
+
+def _meaning(contract: str) -> str:
+    """The contract and, where its name does not say it, what it grants a kernel: unit roundoffs as powers of two."""
+    preset = PRESETS.get(contract.partition("(")[0])
+    if preset is None or contract in ("fp32", "fp64"):
+        return contract
+    parts = [f"arithmetic 2^{math.log2(preset.u):.0f}", f"accumulation 2^{math.log2(preset.acc):.0f} a step"]
+    if preset.operand:
+        parts.append(f"operands of products rounded to 2^{math.log2(preset.operand):.0f}")
+    return f"{contract} ({', '.join(parts)}, results 2^{math.log2(preset.out):.0f})"
+
+
+def _names(report: Report) -> str:
+    bad = sum(c.level > Level.WARN for c in report.judged)
+    if not bad:
+        return ""
+    if not report.names:
+        return "What it does instead: unknown. No known mistake explains the results; the places below are what is left."
+    lines = []
+    for place, name in enumerate(report.names[:3]):
+        head = "What it does instead" if place == 0 else "or"
+        lines.append(f"{head}: {_title(name)}")
+        explained = report.explains.get(name.mutant)
+        counted = "" if explained is None else f"; explains {explained} of {_count(bad, 'failing case')}"
+        lines.append(f"  {_how(name)}{counted}")
+        if name.instead:
+            lines += ["  under that convention it is judged by", f"    {command(report, name.instead)}"]
+    return "\n".join(lines)
+
+
+def _title(name: Naming) -> str:
+    return f"{name.title} [{name.mutant}]"
+
+
+def _how(name: Naming) -> str:
+    sure = _HOW.get(name.how, name.how)
+    return f"{sure} (amplitude {name.amplitude:.2f} of 1, power {_short(name.power)} sigma)"
+
+
+def _cases(report: Report, verbose: bool) -> Iterator[str]:
+    bad = [c for c in report.judged if c.level > Level.WARN]
+    bad.sort(key=lambda c: (-c.level, -_worst_ratio(c)))
+    shown = bad if verbose else bad[:SHOWN]
+    named = report.names[0].mutant if report.names else ""
+    yield from ("\n".join(_case(c, named)) for c in shown)
+    rest = [f"{c.case} ({c.level})" if c.level < Level.FAIL else c.case for c in bad[len(shown) :]]
+    if rest:
+        yield f"{len(rest)} more: {', '.join(rest)}   (all of them: --verbose)"
+    passed = [c for c in report.judged if c.level <= Level.WARN]
+    if verbose and passed:
+        yield "\n".join(["Cases that pass", *_table(passed)])
+    elif passed and bad:
+        largest = max(_worst_ratio(c) for c in passed)
+        verb = "passes" if len(passed) == 1 else "pass"
+        yield f"{_count(len(passed), 'other case')} {verb}; the largest error there is {_short(largest)} of its bound."
+    elif passed:
+        closest = max(passed, key=_worst_ratio)
+        yield f"The largest error is {_short(_worst_ratio(closest))} of its bound, in {closest.case}."
+
+
+def _worst_ratio(case: CaseVerdict) -> float:
+    return max((t.max_ratio for t in case.tensors), default=0.0)
+
+
+def _case(case: CaseVerdict, named: str) -> Iterator[str]:
+    sizes = " ".join(f"{name}={size}" for name, size in case.sizes.items())
+    yield f"{case.level}  {case.case}   {sizes}".rstrip()
+    if case.flag:
+        yield f"  shows {case.flag}"
+    if case.remark:
+        yield textwrap.indent(case.remark, "  ")
+    wrong = [t for t in case.tensors if t.level > Level.WARN] or [t for t in case.tensors if t.level > Level.OK]
+    for t in sorted(wrong, key=lambda t: -t.level):
+        yield from _tensor(t)
+    right = [t.tensor for t in case.tensors if t.level == Level.OK]
+    if right:
+        yield f"  {', '.join(right)}: OK"
+    for name in case.names[:1]:
+        if name.mutant != named:
+            yield f"  looks like {_title(name)}: {_how(name)}"
+
+
+def _tensor(t: TensorVerdict) -> Iterator[str]:
+    reason = _REASONS.get(t.reason, t.reason) or str(t.level)
+    yield f"  {t.tensor}: {reason}" + (f"; {t.where}" if t.where else "")
+    if t.worst is not None:
+        w = t.worst
+        ratio = "" if t.reason == "class" else f"   error {_short(w.ratio)} × bound"
+        index = ", ".join(str(i) for i in w.index)
+        yield f"    [{index}]  got {w.got:.7g}   want {w.want:.7g}   bound {w.bound:.2g}{ratio}"
+    if t.reason in ("rms", "statistical"):
+        yield f"    errors are {_short(t.rms)} times what independent roundings give (rms)"
+
+
+def _short(x: float) -> str:
+    """Three digits, and no decimals or exponents where whole numbers are readable."""
+    return f"{x:.0f}" if 99.5 <= abs(x) < 1e6 else f"{x:.2g}" if abs(x) < 99.5 else f"{x:.1e}"
+
+
+def _table(cases: list[CaseVerdict]) -> Iterator[str]:
+    wide = max(len(c.case) for c in cases)
+    for c in cases:
+        yield f"  {c.level!s:<5} {c.case:<{wide}}  error ≤ {_short(_worst_ratio(c))} × bound  {c.seconds:.2f} s"
+
+
+def _warnings(report: Report, verbose: bool) -> str:
+    found = [(c, t) for c in report.cases for t in c.tensors if t.level == Level.WARN and c.level <= Level.WARN]
+    if not found:
+        return ""
+    lines = [f"  {t.tensor} of {c.case}: {_REASONS.get(t.reason, t.reason)} (rms {_short(t.rms)})" for c, t in found]
+    rest = [] if verbose or len(lines) <= SHOWN else [f"  and {len(lines) - SHOWN} more (--verbose)"]
+    head = "Warnings: inside the bound, yet not how rounding errors look"
+    return "\n".join([head, *(lines[:SHOWN] if rest else lines), *rest])
+
+
+def _not_judged(report: Report) -> str:
+    groups: dict[tuple[Level, str], list[str]] = {}
+    for c in report.cases:
+        if c.level < Level.OK:
+            groups.setdefault((c.level, c.remark or "no reason given"), []).append(c.case)
+    lines = [f"  {level}, {remark}: {_some(names)}" for (level, remark), names in groups.items()]
+    return "\n".join(["Not judged", *lines]) if lines else ""
+
+
+def _some(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _unseen(report: Report) -> str:
+    if not report.unseen:
+        return ""
+    known = len(report.power)
+    of = f" of {known}" if known else ""
+    return f"{len(report.unseen)}{of} known mistakes would not show in these cases (power < 15): {', '.join(report.unseen)}"
+
+
+def _listed(title: str, lines: tuple[str, ...]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def _again(report: Report) -> str:
+    if report.status() == 0:
+        return ""
+    return f"Again\n  {report.repro or command(report)}"
+
+
+def command(report: Report, scheme: str | None = None) -> str:
+    """The shell command that makes this report, or the one that judges the same kernel against another scheme."""
+    if report.repro and scheme is None:
+        return report.repro
+    words = shlex.split(report.repro) if report.repro else ["refattn", "check", report.candidate, "--scheme", report.scheme]
+    if not report.repro:
+        words += ["--library", report.library, "--dtype", report.dtype]
+    if scheme is not None and "--scheme" in words:
+        words[words.index("--scheme") + 1] = scheme
+    if "--only" in words:  # of a single case: under another convention all of them matter
+        at = words.index("--only")
+        words = words[:at] + words[at + 2 :]
+    return " ".join(quoted(word) for word in words)
+
+
+def quoted(word: str) -> str:
+    """A word for a shell, in double quotes where single ones are inside."""
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """A long line folded, continued under its own indentation; a command stays on one line, to be copied."""
+    if len(line) <= width or line.lstrip().startswith("refattn check "):
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as plain data that `schema` describes; numbers that JSON lacks are the strings inf, -inf and nan."""
+    status = {"level": str(report.level), "status": report.status(), "status_strict": report.status(strict=True)}
+    return {"format": "refattn-report-1", **status, **_plain(report)}
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Level):
+        return str(x)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return {f.name: _plain(getattr(x, f.name)) for f in dataclasses.fields(x)}
+    if isinstance(x, Mapping):
+        return {str(key): _plain(value) for key, value in x.items()}
+    if isinstance(x, tuple | list):
+        return [_plain(item) for item in x]
+    if x is None or isinstance(x, bool | str):
+        return x
+    if isinstance(x, numbers.Integral):
+        return int(x)
+    return float(x) if math.isfinite(x) else str(float(x))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of `to_json`: closed, with everything required."""
+    text = resources.files("refattn.testing").joinpath("report.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded

@@ -1,0 +1,48 @@
+"""What a correct kernel may return: the scheme's own text read by the rounding backend, tensor by tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from refattn.backend import load, using
+from refattn.precision import Precision
+from refattn.testing.verdicts import Band
+
+Values = Any
+
+
+def expect(scheme: Any, inputs: Any, precision: Precision, do: Values = None, dlse: Values = None) -> dict[str, Band]:
+    """Reference value, rigorous bound and predicted spread of every result of a kernel of this precision.
+
+    inputs: the scheme's Inputs, floats in float64 holding values that are exact in the candidate's dtype. With ``do`` also
+    the gradients of ⟨do, o⟩ (+ ⟨dlse, lse⟩), called d<input>.
+    """
+    with using(load("rounding", precision=precision)):
+        _, saved = scheme.forward(*inputs)
+        read = {name: getattr(saved, name) for name in scheme.outputs}
+        if do is not None:
+            grads = scheme.vjp(saved, do, **({} if dlse is None else {"dlse": dlse}))
+            read |= {f"d{name}": g for name, g in grads._asdict().items() if g is not None}
+    return {name: band(x) for name, x in read.items()}
+
+
+def band(x: Any) -> Band:
+    """An array of the rounding backend as plain float64 values, bounds and standard deviations."""
+    value = np.asarray(x.value, dtype=np.float64)
+    return Band(value, np.broadcast_to(x.bound, value.shape), np.broadcast_to(x.sigma, value.shape))
+
+
+def exact_in(x: Values, dtype: str) -> Values:
+    """x rounded to `dtype`, as float64: values that a candidate of that dtype receives unchanged."""
+    return np.asarray(x, dtype=np.float64).astype(storage(dtype)).astype(np.float64)
+
+
+def storage(dtype: str) -> Any:
+    """The NumPy dtype called `dtype`; bfloat16 comes from ml_dtypes."""
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)

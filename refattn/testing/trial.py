@@ -1,0 +1,197 @@
+"""One run of a candidate on one case, in whichever process: hand the inputs over, call, take the results back."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refattn.testing.adapters import Malformed, Numpy
+from refattn.testing.candidate import Call, Fields, accepts, home, wants
+from refattn.testing.messages import Arrays, Job, Outcome
+
+Array = Any
+
+WITH_HEADS = frozenset({"q", "k", "v", "o", "do", "dq", "dk", "dv"})
+"""Tensors (..., H, n, d), which layout "bnhd" has as (..., n, H, d); lse (..., H, n) and all others stay as they are."""
+STRIDED = frozenset({"q", "k", "v", "do"})
+
+
+class Written(Exception):
+    """The candidate changed what it was given; the message names it."""
+
+
+class Watch:
+    """Remembers arrays bit for bit while a candidate has them in hand."""
+
+    def __init__(self, library: Numpy) -> None:
+        self._library = library
+        self._seen: dict[str, tuple[Array, bytes]] = {}
+
+    def add(self, arrays: Arrays) -> None:
+        """Remember what these arrays hold now."""
+        self._seen |= {name: (x, self._bits(x)) for name, x in arrays.items() if x is not None}
+
+    def check(self) -> None:
+        """Raise Written if one of them holds something else now."""
+        changed = [name for name, (x, bits) in self._seen.items() if self._bits(x) != bits]
+        if changed:
+            raise Written(f"writes into {', '.join(changed)}, which it was given to read")
+
+    def _bits(self, x: Array) -> bytes:
+        bits: bytes = self._library.host(x).tobytes()
+        return bits
+
+
+class Trial:
+    """A candidate with everything that running it on a case takes.
+
+    forward and vjp are the candidate's functions; backward is "autograd" to differentiate forward instead, or None.
+    """
+
+    def __init__(self, forward: Callable[..., Any], vjp: Callable[..., Any] | None, backward: str | None,
+                 library: Numpy, layout: str, inputs: Fields) -> None:
+        self._forward, self._vjp, self._library = forward, vjp, library
+        self._inputs, self._swapped = inputs, WITH_HEADS if layout == "bnhd" else frozenset()
+        self.call = accepts(forward, inputs)
+        self.back = Call(frozenset()) if vjp is None else wants(vjp, inputs)
+        self.has_backward = vjp is not None or backward is not None
+        self.homes = tuple(h for h in map(home, (forward, vjp or forward)) if h)
+
+    def run(self, job: Job) -> Outcome:
+        """Forward, and backward if there is one and the job has do. No exception of the candidate gets out."""
+        outputs: dict[str, Array] = {}
+        status, remark, carries, started = "ok", "", False, time.perf_counter()
+        try:
+            with self._library.session():
+                carries = self._run(job, outputs)
+        except NotImplementedError as error:
+            status, remark = "unsupported", str(error) or f"NotImplementedError {self._place(error)}".strip()
+        except (Written, Malformed) as error:
+            status, remark = "written" if isinstance(error, Written) else "crash", str(error)
+        except (Exception, SystemExit) as error:
+            status, remark = "crash", f"{says(error)} {self._place(error)}".strip()
+        return Outcome(status, outputs, remark, time.perf_counter() - started, carries)
+
+    def _run(self, job: Job, outputs: dict[str, Array]) -> bool:
+        watch = Watch(self._library)
+        given = {name: self._give(name, x, job.strided) for name, x in job.inputs.items()}
+        watch.add(given)
+        if job.do is None or not self.has_backward:
+            self._take(self._results(given), outputs)
+            watch.check()
+            return False
+        cotangents = {"do": self._give("do", job.do, job.strided)}
+        if job.dlse is not None:
+            cotangents["dlse"] = self._give("dlse", job.dlse, False)
+        watch.add(cotangents)
+        if self._vjp is None:
+            return self._differentiate(given, cotangents, outputs, watch)
+        return self._pull(job, given, cotangents, outputs, watch)
+
+    def _differentiate(self, given: Arrays, cotangents: Arrays, outputs: dict[str, Array], watch: Watch) -> bool:
+        floats = {name: x for name, x in given.items() if name in self._inputs.floats}
+        results, pull = self._library.vjp(lambda xs: self._results({**given, **xs}), floats)
+        self._take(results, outputs)
+        watch.check()
+        grads, carries = pull(cotangents["do"], cotangents.get("dlse"))
+        self._take({f"d{name}": g for name, g in grads.items()}, outputs)
+        watch.check()
+        return carries
+
+    def _pull(self, job: Job, given: Arrays, cotangents: Arrays, outputs: dict[str, Array], watch: Watch) -> bool:
+        results = self._results(given)
+        self._take(results, outputs)
+        watch.check()
+        own = {name: self._give(name, x, False) for name, x in job.saved.items() if name not in results} | results
+        watch.add(own)
+        assert self._vjp is not None
+        raw = self._vjp(**self.back.pick({**given, **own, **cotangents}))
+        self._take(self._gradients(raw, given), outputs)
+        watch.check()
+        return "dlse" in self.back.names
+
+    def _give(self, name: str, x: Array, strided: bool) -> Array:
+        return self._library.give(self._swap(name, x), strided and name in STRIDED)
+
+    def _take(self, arrays: Arrays, outputs: dict[str, Array]) -> None:
+        """Add NumPy copies of what the candidate returned to outputs."""
+        for name, x in arrays.items():
+            y = self._library.host(x)
+            if y.dtype.kind not in "biufc" and y.dtype.type.__module__ != "ml_dtypes":
+                raise Malformed(f"{name} is returned in dtype {y.dtype}, which holds no numbers")
+            outputs[name] = np.array(self._swap(name, y), order="C")
+
+    def _swap(self, name: str, x: Array) -> Array:
+        return x.swapaxes(-3, -2) if name in self._swapped and x.ndim > 2 else x
+
+    def _results(self, given: Arrays) -> dict[str, Array]:
+        """o, and lse if it is returned, of one forward call."""
+        raw = self._forward(*(given[name] for name in self._inputs.required), **self.call.pick(given))
+        match raw:
+            case dict():
+                unknown = sorted(str(name) for name in raw if name not in ("o", "lse"))
+                if unknown or "o" not in raw:
+                    raise Malformed(f"returned a dict with {', '.join(map(str, raw)) or 'nothing'}; it may have o and lse")
+                pair = (raw["o"], raw.get("lse"))
+            case (o, lse) if isinstance(raw, tuple):
+                pair = (o, lse)
+            case _ if self._library.is_array(raw):
+                pair = (raw, None)
+            case _:
+                raise Malformed(f"returned {_a(raw)}; return o, (o, lse) or a dict of them, each a {self._library.kind}")
+        return self._arrays("returned", {"o": pair[0]} if pair[1] is None else {"o": pair[0], "lse": pair[1]})
+
+    def _gradients(self, raw: Any, given: Arrays) -> dict[str, Array]:
+        """What a vjp candidate returned, by name; None stands for a gradient that it does not give."""
+        names = [f"d{name}" for name in self._inputs.names if name in given and name in self._inputs.floats]
+        if isinstance(raw, dict):
+            unknown = [name for name, x in raw.items() if x is not None and name not in names]
+            if unknown:
+                raise Malformed(f"the vjp returned {', '.join(map(str, unknown))}; this case has {', '.join(names)}")
+            pairs = raw
+        elif isinstance(raw, tuple):
+            names = [name for name in names if name[1:] in self.back.names]
+            if len(raw) != len(names):
+                raise Malformed(f"the vjp returned a tuple of {len(raw)}; it was given {len(names)} differentiable inputs, "
+                                f"so ({', '.join(names)}) is expected, or a dict")
+            pairs = dict(zip(names, raw, strict=True))
+        else:
+            raise Malformed(f"the vjp returned {_a(raw)}; return a dict of {', '.join(names)}, or a tuple in this order")
+        return self._arrays("the vjp returned", {name: x for name, x in pairs.items() if x is not None})
+
+    def _arrays(self, who: str, found: dict[str, Any]) -> dict[str, Array]:
+        for name, x in found.items():
+            if not self._library.is_array(x):
+                raise Malformed(f"{who} {_a(x)} for {name}, not a {self._library.kind}")
+        return found
+
+    def _place(self, error: BaseException) -> str:
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
+        return place(reversed(frames), self.homes) or place(reversed(frames), ())
+
+
+def place(frames: Iterable[tuple[str, int]], homes: tuple[str, ...]) -> str:
+    """"(file:line)" of the first frame in one of the folders `homes`, installed packages in them apart; "" if none is."""
+    for name, line in frames:
+        path = Path(name)
+        if not homes or (any(path.is_relative_to(h) for h in homes) and "site-packages" not in path.parts):
+            return f"({path.name}:{line})"
+    return ""
+
+
+def says(error: BaseException) -> str:
+    """An exception on one line, as Python prints it."""
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
+def _a(x: Any) -> str:
+    if x is None:
+        return "None"
+    return f"a {type(x).__module__}.{type(x).__qualname__}".replace(" builtins.", " ") + (
+        f" of {len(x)}" if isinstance(x, list | tuple) else "")
