@@ -75,6 +75,8 @@ class Rounded(Shell):
         """Rigorous elementwise bound on |kernel − value|; inf where there is none, 0/1 for decided/undecided booleans."""
         if self.error is None:
             return np.zeros(self.shape)
+        if self.error.dtype.kind == "b":
+            return self.error.astype(np.float64)
         return np.where(np.isnan(self.error), np.inf, self.error * INFLATION)
 
     @property

@@ -6,7 +6,8 @@
 
 A candidate is within ``bound`` of ``value`` for any order of summation, any tiling with online rescaling, any folding of
 constants, either base of exponentials, normalisation first or last, as long as it keeps its ``Precision``. Inputs are
-exact because they were given. Rules stand in tables by kind: elementwise, choices, structure, contractions.
+exact because they were given, but for what ``Precision.inputs`` says. Rules stand in tables by kind: elementwise, choices,
+structure, contractions.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from refattn.errors import OptionError
+from refattn.errors import LibraryError, OptionError
 from refattn.precision import PRESETS, Precision
 
 from . import rounding_choices, rounding_contractions, rounding_elementwise, rounding_structure
-from .rounding_array import EXACT, Rounded, Variance, finite_only, repeated, stored
+from .rounding_array import Rounded, Variance, finite_only, repeated, stored
 from .rounding_elementwise import constant_error
 
 Array = Any
@@ -79,6 +80,8 @@ class Rounding:
     def lift(self, x: Any, like: Any = None) -> Rounded:
         """Given numbers are exact; a Python constant is rounded if the precision cannot hold it."""
         if isinstance(x, Rounded):
+            if x.reading is not self:
+                raise LibraryError("arrays of two rounding readings in one call: read forward and backward under one")
             return x
         if isinstance(x, bool | np.bool_):
             return Rounded(self, np.asarray(x))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .rounding_array import EXACT, U64, Rounded, Variance, number, relabelled, seen, step_variance, stored, total
+from .rounding_array import U64, Rounded, Variance, number, relabelled, step_variance, stored, total
 from .rounding_elementwise import fits, whole
 
 Array = Any

@@ -55,7 +55,7 @@ def _is_exact_factor(x: Rounded) -> bool:
     """A truth value, zero or a power of two: multiplying by it rounds nothing."""
     if x.error is not None:
         return False
-    return x.value.dtype.kind == "b" or (x.ndim == 0 and abs(math.frexp(float(x.value))[0]) in (0.0, 0.5))
+    return bool(x.value.dtype.kind == "b" or (x.ndim == 0 and abs(math.frexp(float(x.value))[0]) in (0.0, 0.5)))
 
 
 def _sum_of(sign: int) -> Callable[[Any, Any, Any], Rounded]:

@@ -66,8 +66,6 @@ def _permuted(old: Sequence[int], new: Sequence[int], axes: Sequence[int]) -> La
 
 
 def _moved(old: Sequence[int], new: Sequence[int], source: Any, destination: Any) -> Labels:
-    where = np.moveaxis(np.empty((0,) * len(old)), source, destination)
-    del where  # raises for axes that do not exist, as the values did
     one = isinstance(source, int)
     sources = [s % len(old) for s in ([source] if one else source)]
     targets = [t % len(old) for t in ([destination] if one else destination)]
@@ -96,7 +94,8 @@ def _indexed(old: Sequence[int], new: Sequence[int], key: Any) -> Labels:
     used = sum(k is not None and k is not Ellipsis for k in keys)
     full = [slice(None)] * (len(old) - used)
     at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
-    labels, axis = [], 0
+    labels: Labels = []
+    axis = 0
     for k in (*keys[:at], *full, *keys[at + 1 :]):
         if k is None:
             labels.append(None)
@@ -135,15 +134,16 @@ def _joining(function: Callable[..., Array], labels: Callable[..., Labels] | Non
         if all(x.error is None for x in parts):
             return Rounded(r, value)
 
-        def joined(of: Callable[[Rounded], Array | None]) -> Array:
-            each = (0.0 if of(x) is None else of(x) for x in parts)
-            return function([np.broadcast_to(p, x.shape) for p, x in zip(each, parts, strict=True)], **named)
+        def joined(components: list[Array | None]) -> Array | None:
+            if all(c is None for c in components):
+                return None
+            pairs = zip(components, parts, strict=True)
+            return function([np.broadcast_to(0.0 if c is None else c, x.shape) for c, x in pairs], **named)
 
-        error = joined(lambda x: x.error)
-        if value.dtype.kind == "b":
-            return Rounded(r, value, error.astype(bool))
-        used = [any(x.variance[i] is not None for x in parts) for i in range(3)]
-        variance = Variance(*(joined(lambda x, i=i: x.variance[i]) if used[i] else None for i in range(3)))
+        error = joined([x.error for x in parts])
+        if value.dtype.kind == "b" and error is not None:
+            error = error.astype(bool)
+        variance = Variance(*(joined([x.variance[i] for x in parts]) for i in range(3)))
         if labels is not None:
             variance = relabelled(variance, labels(parts[0].shape, value.shape, **named), parts[0].ndim)
         return Rounded(r, value, error, variance)
@@ -158,7 +158,7 @@ def astype(r: Any, x: Any, dtype: Any, copy: bool = True) -> Rounded:
         error = None if x.error is None else x.error.astype(np.float64)
         return Rounded(r, x.value.astype(np.float64), error, x.variance)
     if x.error is not None and kind != x.value.dtype.kind:
-        raise TypeError(f"the rounding reading cannot make {np.dtype(dtype)} of rounded numbers: compare or floor them first")
+        raise TypeError(f"the rounding reading cannot make {np.dtype(dtype)} of rounded numbers: compare them instead")
     return Rounded(r, x.value.astype(np.int64 if kind in "iu" else bool), x.error)
 
 
@@ -167,23 +167,23 @@ def _maker(function: Callable[..., Array]) -> Callable[..., Rounded]:
 
     def rule(r: Any, *args: Any, dtype: Any = None, device: Any = None, **named: Any) -> Rounded:
         made = function(*_bare(args), **named)
-        if dtype is not None:
-            made = made.astype(dtype)
-        return r.lift(made)
+        out: Rounded = r.lift(made if dtype is None else made.astype(dtype))
+        return out
 
     return rule
 
 
 def _like(function: Callable[..., Array]) -> Callable[..., Rounded]:
     def rule(r: Any, x: Any, *args: Any, dtype: Any = None, device: Any = None) -> Rounded:
-        return r.lift(function(r.lift(x).value, *_bare(args), dtype=dtype))
+        out: Rounded = r.lift(function(r.lift(x).value, *_bare(args), dtype=dtype))
+        return out
 
     return rule
 
 
 def asarray(r: Any, x: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Rounded:
-    x = r.lift(np.asarray(x) if isinstance(x, list) else x)
-    return x if dtype is None else astype(r, x, dtype)
+    out: Rounded = r.lift(np.asarray(x) if isinstance(x, list) else x)
+    return out if dtype is None else astype(r, out, dtype)
 
 
 def _asked(function: Callable[[Array], Array]) -> Callable[..., Rounded]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -39,6 +40,8 @@ the whole protocol.
 
 exit status: 0 every judged case is right, 1 some are wrong, 2 usage, 3 nothing could be judged
 """
+_PLAIN = {"×": "x", "−": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...", "·": ".", "∞": "inf", "√": "sqrt"}
+_PLAIN |= {"■": "#", "█": "#"}
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 _BYTES = {"float64": 8, "float32": 4, "float16": 4, "bfloat16": 4}
 
@@ -77,12 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _speak_any_encoding() -> None:
     """Characters that a stream can't encode are written in plain letters instead of raising."""
-    plain = {"×": "x", "−": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...", "·": ".", "∞": "inf", "√": "sqrt", "■": "#"}
-
     def write_plain(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
-        return "".join(plain.get(c, "?") for c in error.object[error.start : error.end]), error.end
+        return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
     codecs.register_error("refattn-plain", write_plain)
     for stream in (sys.stdout, sys.stderr):
@@ -192,7 +193,7 @@ def scheme(text: str) -> Any:
     """The scheme that an expression describes."""
     made = parse(text, constructors())
     if not hasattr(made, "forward"):
-        raise OptionError(f"{text} is {written(made)}, not a scheme; there is {', '.join(constructors())}")
+        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(constructors())}")
     return made
 
 
@@ -315,12 +316,12 @@ def _check(args: argparse.Namespace) -> int:
     return status
 
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str, str], None]
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """A callback (cases done, cases in all, name of the case): a bar on a terminal, a line for each quarter in a pipe."""
+    """A callback (cases done, all cases, case, level): a bar on a terminal, a line for each quarter in a pipe."""
     if not sys.stderr.isatty():
         yield _quarters()
         return
@@ -328,19 +329,20 @@ def _progress() -> Iterator[Progress]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     except ImportError:
-        yield lambda done, total, case: print(f"\r{done} of {total}  {case[:50]:<50}", end="", file=sys.stderr, flush=True)
-        print("\r" + " " * 70 + "\r", end="", file=sys.stderr, flush=True)
+        tell = functools.partial(print, end="", file=sys.stderr, flush=True)
+        yield lambda done, total, case, level: tell(f"\r{done} of {total}  {case[:50]:<50}")
+        tell("\r" + " " * 70 + "\r")
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda done, total, case: bar.update(task, completed=done, total=total, description=case)
+        yield lambda done, total, case, level: bar.update(task, completed=done, total=total, description=case)
 
 
 def _quarters() -> Progress:
     told = [0]
 
-    def tell(done: int, total: int, case: str) -> None:
+    def tell(done: int, total: int, case: str, level: str) -> None:
         quarter = 4 * done // total if total else 4
         if quarter > told[0]:
             told[0] = quarter

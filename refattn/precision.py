@@ -61,7 +61,7 @@ class Precision:
                 raise OptionError(f"{name}={getattr(self, name)}: give 1 or more keys")
 
 
-_NUMBERS = {"int": int, "float": (int, float), "bool": bool, "str": str}
+_NUMBERS: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 def _check(name: str, kind: Any, value: Any) -> None:

@@ -46,7 +46,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def fake(candidate: Any, scheme: Any, *, progress: cli.Progress, **options: Any) -> Report:
         seen.update(candidate=candidate, scheme=scheme, options=options)
         for done in range(9):
-            progress(done, 8, f"case {done}")
+            progress(done, 8, f"case {done}", "OK")
         if isinstance(seen["result"], BaseException):
             raise seen["result"]
         result: Report = seen["result"]
@@ -121,13 +121,13 @@ def test_show_on_a_narrow_terminal_refuses_what_does_not_fit(run: Run, monkeypat
 
 
 def test_cost_prints_the_integers_of_the_scheme(run: Run) -> None:
-    words = ["--n", "100", "--m", "300", "--d", "8", "--e", "4", "--b", "2", "--heads", "6", "--kv-heads", "3", "--block", "10"]
+    words = "--n 100 --m 300 --d 8 --e 4 --b 2 --heads 6 --kv-heads 3 --block 10".split()
     shapes = Dense.Inputs((2, 6, 100, 8), (2, 3, 300, 8), (2, 3, 300, 4))
     cost = Dense(causal=True, align="bottom_right").cost(shapes, 10)
     status, out, err = run("cost", BOTTOM, *words)
     assert (status, err) == (0, "")
-    for number in (cost.forward.macs, cost.backward.macs, cost.useful_macs, cost.forward.exps, cost.forward.saved, cost.peak):
-        assert f"{number:,}" in out
+    f, b = cost.forward, cost.backward
+    assert [number for number in (f.macs, b.macs, cost.useful_macs, f.exps, f.saved, cost.peak) if f"{number:,}" not in out] == []
     found = json.loads(run("cost", BOTTOM, *words, "--json", "--dtype", "float64")[1])
     assert found["scheme"] == BOTTOM
     assert found["sizes"] == {"b": 2, "heads": 6, "kv_heads": 3, "n": 100, "m": 300, "d": 8, "e": 4}
@@ -156,7 +156,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["chek"], "invalid choice: 'chek'"),
         (["show"], "required: EXPR"),
         (["show", "Dens()"], "did you mean 'Dense'?\n    Dens()\n    ^^^^"),
-        (["show", "3"], "3 is 3, not a scheme; there is Dense"),
+        (["show", "3"], "3 is not a scheme; there is Dense"),
         (["show", "Dense()", "--n", "0"], "n=0: a picture has 1 to 4096"),
         (["show", "Dense()", "--n", "-1"], "'-1' is no size"),
         (["show", "Dense()", "--png", "a.xyz"], "a.xyz: the name must end in an image format"),
@@ -164,7 +164,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["cost", "Dense()"], "required: --n"),
         (["cost", "Dense()", "--n", "2.5"], "'2.5' is no size"),
         (["cost", "Dense()", "--n", "4", "--block", "0"], "a block has at least one row"),
-        (["cost", "Dense()", "--n", "4", "--heads", "3", "--kv-heads", "2"], "3"),
+        (["cost", "Dense()", "--n", "4", "--heads", "3", "--kv-heads", "2"], "is no multiple of the H_kv=2"),
         (["cost", "Dense(causal=True)", "--n", "4", "--m", "5"], "needs align"),
         (["check", "k.py:f"], "required: --scheme"),
         (["check", "k.py:f", "--scheme", "Dense(causl=1)"], "did you mean 'causal'?"),
@@ -178,7 +178,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["check", "k.py:f", "--scheme", "Dense()", "--json", "/nowhere/r.json"], "there is no folder /nowhere"),
     ],
 )
-def test_what_can_not_be_done_is_one_message_and_status_2(run: Run, check: dict[str, Any], words: list[str], said: str) -> None:
+def test_what_can_not_be_done_is_one_message(run: Run, check: dict[str, Any], words: list[str], said: str) -> None:
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert said in err

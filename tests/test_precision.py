@@ -14,7 +14,8 @@ def test_presets_are_known_by_their_own_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("fp64", 53), ("fp32", 24), ("flash-bf16", 8), ("flash-fp16", 11), ("eager-bf16", 8), ("eager-fp16", 11)]
+    ("name", "bits"),
+    [("fp64", 53), ("fp32", 24), ("flash-bf16", 8), ("flash-fp16", 11), ("eager-bf16", 8), ("eager-fp16", 11)],
 )
 def test_results_are_stored_with_the_bits_of_their_format(name: str, bits: int) -> None:
     assert PRESETS[name].out == 2.0**-bits

@@ -188,8 +188,8 @@ class Jax(Numpy):
         if self.dtype != "float64":
             yield
             return
-        enable = getattr(self.jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64
-        with enable(True):
+        home = self.jax if hasattr(self.jax, "enable_x64") else importlib.import_module("jax.experimental")
+        with home.enable_x64(True):
             yield
 
     def give(self, x: Array, strided: bool = False) -> Array:

@@ -154,7 +154,7 @@ def load(spec: str) -> Callable[..., Any]:
             raise UsageError(f"candidate {spec!r}: {place} has no {part!r}{_instead(found, part)}")
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"candidate {spec!r}: {name} is a {type(found).__name__}, not a function")
+        raise UsageError(f"candidate {spec!r}: {name} is no function but of type {type(found).__name__}")
     function: Callable[..., Any] = found
     return function
 

@@ -2,7 +2,7 @@
 
     ratio = |got − want| / bound        FAIL above 1, or where NaN and infinities differ, or in shape or dtype
     rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45), or any error beyond 6σ
-    signs = mean sign((got − want)·want)  WARN when it is biased: |mean| ≥ 0.3 at |z| ≥ 8, as truncation does
+    bias  = mean sign((got − want)·want) of half-precision results: WARN at |bias| ≥ 0.3 and |z| ≥ 8, as truncation gives
 
 Where the median bound exceeds the median |want| (eager half precision, long sums) single elements can't be judged: then
 rms > 3 over at least 256 elements fails too, and the reason says so.
@@ -40,7 +40,7 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     found = {"worst": worst, "max_ratio": float(worst.ratio), "rms": rms, "share": float(out.mean())}
     if out.any():
         return TensorVerdict(name, Level.FAIL, "class" if wrong.any() else "bound", where=locate(out), **found)
-    return TensorVerdict(name, *_statistics(got, band, rms), **found)
+    return TensorVerdict(name, *_statistics(got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), **found)
 
 
 def ratios(got: Values, band: Band) -> Values:
@@ -56,7 +56,14 @@ def spread(got: Values, band: Band) -> float:
     if not ok.any():
         return 0.0
     with np.errstate(over="ignore"):
-        return float(np.sqrt(np.mean(((got[ok] - band.value[ok]) / band.sigma[ok]) ** 2)))
+        return float(np.sqrt(np.mean(((got[ok] - band.value[ok]) / floor(band.sigma)[ok]) ** 2)))
+
+
+def floor(sigma: Values) -> Values:
+    """σ with a floor, so that elements that a correct kernel gets all but exactly do not weigh infinitely."""
+    positive = sigma[sigma > 0]
+    least = 1e-2 * float(np.median(positive)) if positive.size else 1.0
+    return np.maximum(sigma, max(least, 1e-300))
 
 
 def _worst(got: Values, band: Band, ratio: Values) -> Worst:
@@ -64,7 +71,7 @@ def _worst(got: Values, band: Band, ratio: Values) -> Worst:
     return Worst(index, *(float(x[index]) for x in (got, band.value, band.bound, ratio)))
 
 
-def _statistics(got: Values, band: Band, rms: float) -> tuple[Level, str]:
+def _statistics(got: Values, band: Band, rms: float, half: bool) -> tuple[Level, str]:
     """Level and reason of a tensor that is inside its bound."""
     ok = np.isfinite(band.value) & (band.value != 0) & (band.sigma > 0)
     if not ok.any():
@@ -74,11 +81,14 @@ def _statistics(got: Values, band: Band, rms: float) -> tuple[Level, str]:
         return Level.FAIL, "statistical"
     if rms > RMS:
         return Level.WARN, "rms"
-    if np.any(np.abs(error) > SIGMAS * band.sigma[ok]):
+    if np.any(np.abs(error) > SIGMAS * floor(band.sigma)[ok]):
         return Level.WARN, "sigma"
-    signs = np.sign(error * want)
+    return (Level.WARN, "bias") if half and _biased(error, want, band.bound[ok]) else (Level.OK, "")
+
+
+def _biased(error: Values, want: Values, bound: Values) -> bool:
+    """True if errors lean away from or towards zero, as truncation makes them; elements near zero say nothing."""
+    signs = np.sign(error * want)[np.abs(want) > bound]
     signs = signs[signs != 0]
     bias = float(signs.mean()) if signs.size else 0.0
-    if abs(bias) >= BIAS and abs(bias) * np.sqrt(signs.size) >= BIAS_Z:
-        return Level.WARN, "bias"
-    return Level.OK, ""
+    return abs(bias) >= BIAS and abs(bias) * signs.size**0.5 >= BIAS_Z

@@ -12,6 +12,7 @@ import math
 import numbers
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
@@ -20,7 +21,7 @@ from refattn.precision import PRESETS
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
 
 SHOWN = 3
-"""Failing cases that are told in full; the others are listed, and told with `verbose`."""
+"""Failing cases of different kinds that are told in full, one if a mistake explains all; `verbose` tells every case."""
 
 _COLORS = {Level.OK: 32, Level.WARN: 33, Level.CONVENTION: 35, Level.LOOKS_LIKE: 31, Level.FAIL: 31}
 _REASONS = {
@@ -35,9 +36,9 @@ _REASONS = {
     "missing": "not returned",
 }
 _HOW = {
-    "within": "the results are within this mistake's own rounding bound",
-    "filter": "found by matched filter",
-    "hint": "a hint only: the inputs show this mistake faintly",
+    "within": "the results are within the rounding bound of this mistake",
+    "filter": "the errors have the shape and the size of this mistake",
+    "hint": "a hint only: these inputs show this mistake faintly",
 }
 
 
@@ -47,7 +48,7 @@ def render(report: Report, *, width: int = 100, color: bool = False, verbose: bo
         _verdict(report),
         _names(report),
         *_cases(report, verbose),
-        f"Mask read out of the kernel\n{textwrap.indent(report.readout, '  ')}" if report.readout else "",
+        report.readout[:1].upper() + report.readout[1:],
         _warnings(report, verbose),
         _not_judged(report),
         _unseen(report),
@@ -115,21 +116,38 @@ def _meaning(contract: str) -> str:
 
 
 def _names(report: Report) -> str:
-    bad = sum(c.level > Level.WARN for c in report.judged)
+    bad = [c for c in report.judged if c.level > Level.WARN]
     if not bad:
-        return ""
-    if not report.names:
-        return "What it does instead: unknown. No known mistake explains the results; the places below are what is left."
+        return _hints(report)
+    if not any(c.tensors for c in bad):
+        return ""  # it never returned anything that could be compared
+    found = _explained(report, bad)
+    if not found:
+        return "What it does instead: unknown. No known mistake explains the results; where they are wrong is below."
     lines = []
-    for place, name in enumerate(report.names[:3]):
-        head = "What it does instead" if place == 0 else "or"
-        lines.append(f"{head}: {_title(name)}")
-        explained = report.explains.get(name.mutant)
-        counted = "" if explained is None else f"; explains {explained} of {_count(bad, 'failing case')}"
-        lines.append(f"  {_how(name)}{counted}")
+    for place, (name, explains) in enumerate(found[:3]):
+        lines.append(f"{'or' if place else 'What it does instead'}: {_title(name)}")
+        lines.append(f"  {_how(name)}; explains {explains} of {_count(len(bad), 'failing case')}")
         if name.instead:
             lines += ["  under that convention it is judged by", f"    {command(report, name.instead)}"]
     return "\n".join(lines)
+
+
+def _explained(report: Report, bad: list[CaseVerdict]) -> list[tuple[Naming, int]]:
+    """The mistakes of the whole report, or else those that single cases look like, with the cases that each explains."""
+    if report.names:
+        return [(name, report.explains.get(name.mutant, 0)) for name in report.names]
+    first = [c.names[0] for c in bad if c.names]
+    counts = Counter(name.mutant for name in first)
+    strongest = {name.mutant: name for name in sorted(first, key=lambda name: name.power)}
+    return [(strongest[mutant], number) for mutant, number in counts.most_common()]
+
+
+def _hints(report: Report) -> str:
+    """What a kernel that conforms resembles too faintly for a verdict."""
+    found = [(name, c.case) for c in report.judged for name in c.names]
+    lines = tuple(f"{case}: {_title(name)}, amplitude {name.amplitude:.2f}, power {_short(name.power)}" for name, case in found)
+    return _listed("Hints, no verdict: some cases faintly resemble a known mistake", lines[:SHOWN])
 
 
 def _title(name: Naming) -> str:
@@ -138,18 +156,18 @@ def _title(name: Naming) -> str:
 
 def _how(name: Naming) -> str:
     sure = _HOW.get(name.how, name.how)
-    return f"{sure} (amplitude {name.amplitude:.2f} of 1, power {_short(name.power)} sigma)"
+    return f"{sure} (amplitude {name.amplitude:.2f}, power {_short(name.power)})"
 
 
 def _cases(report: Report, verbose: bool) -> Iterator[str]:
     bad = [c for c in report.judged if c.level > Level.WARN]
-    bad.sort(key=lambda c: (-c.level, -_worst_ratio(c)))
-    shown = bad if verbose else bad[:SHOWN]
+    explained = any(number == len(bad) for _, number in _explained(report, bad)[:1])
+    shown = bad if verbose else _different(bad)[: 1 if explained else SHOWN]
     named = report.names[0].mutant if report.names else ""
     yield from ("\n".join(_case(c, named)) for c in shown)
-    rest = [f"{c.case} ({c.level})" if c.level < Level.FAIL else c.case for c in bad[len(shown) :]]
+    rest = [c for c in bad if c not in shown]
     if rest:
-        yield f"{len(rest)} more: {', '.join(rest)}   (all of them: --verbose)"
+        yield f"{len(rest)} more: {_grouped(rest, report.level)}   (all of them: --verbose)"
     passed = [c for c in report.judged if c.level <= Level.WARN]
     if verbose and passed:
         yield "\n".join(["Cases that pass", *_table(passed)])
@@ -162,6 +180,25 @@ def _cases(report: Report, verbose: bool) -> Iterator[str]:
         yield f"The largest error is {_short(_worst_ratio(closest))} of its bound, in {closest.case}."
 
 
+def _grouped(cases: list[CaseVerdict], usual: Level) -> str:
+    """Names family/tier with the tiers of a family together, and the level where it is not the usual one."""
+    tiers: dict[str, list[str]] = {}
+    for c in cases:
+        family, slash, tier = c.case.partition("/")
+        level = "" if c.level == usual else f" ({c.level})"
+        tiers.setdefault(family + slash, []).append(tier + level)
+    return "; ".join(f"{family}{', '.join(names)}" for family, names in tiers.items())
+
+
+def _different(bad: list[CaseVerdict]) -> list[CaseVerdict]:
+    """A few failing cases to tell in full: the first of each kind, by what fails and what it looks like."""
+    kinds: dict[Any, CaseVerdict] = {}
+    for c in sorted(bad, key=lambda c: -c.level):
+        wrong = tuple((t.tensor, t.reason) for t in c.tensors if t.level > Level.WARN)
+        kinds.setdefault((c.level, wrong, c.names[:1] and c.names[0].mutant), c)
+    return list(kinds.values())
+
+
 def _worst_ratio(case: CaseVerdict) -> float:
     return max((t.max_ratio for t in case.tensors), default=0.0)
 
@@ -170,7 +207,7 @@ def _case(case: CaseVerdict, named: str) -> Iterator[str]:
     sizes = " ".join(f"{name}={size}" for name, size in case.sizes.items())
     yield f"{case.level}  {case.case}   {sizes}".rstrip()
     if case.flag:
-        yield f"  shows {case.flag}"
+        yield f"  probes {case.flag}"
     if case.remark:
         yield textwrap.indent(case.remark, "  ")
     wrong = [t for t in case.tensors if t.level > Level.WARN] or [t for t in case.tensors if t.level > Level.OK]
@@ -189,7 +226,7 @@ def _tensor(t: TensorVerdict) -> Iterator[str]:
     yield f"  {t.tensor}: {reason}" + (f"; {t.where}" if t.where else "")
     if t.worst is not None:
         w = t.worst
-        ratio = "" if t.reason == "class" else f"   error {_short(w.ratio)} × bound"
+        ratio = "" if t.reason == "class" or w.bound == 0 else f"   error {_short(w.ratio)} × bound"
         index = ", ".join(str(i) for i in w.index)
         yield f"    [{index}]  got {w.got:.7g}   want {w.want:.7g}   bound {w.bound:.2g}{ratio}"
     if t.reason in ("rms", "statistical"):
@@ -223,6 +260,9 @@ def _not_judged(report: Report) -> str:
         if c.level < Level.OK:
             groups.setdefault((c.level, c.remark or "no reason given"), []).append(c.case)
     lines = [f"  {level}, {remark}: {_some(names)}" for (level, remark), names in groups.items()]
+    tensors = {t.tensor for c in report.judged for t in c.tensors}
+    if "o" in tensors and not any(name.startswith("d") for name in tensors):
+        lines.append("  the gradients, since no backward was given (--vjp or --backward)")
     return "\n".join(["Not judged", *lines]) if lines else ""
 
 
@@ -243,23 +283,23 @@ def _listed(title: str, lines: tuple[str, ...]) -> str:
 
 
 def _again(report: Report) -> str:
-    if report.status() == 0:
-        return ""
-    return f"Again\n  {report.repro or command(report)}"
+    what = "Again, the first failing family alone" if "family=" in report.repro else "Again"
+    return f"{what}\n  {report.repro}" if report.status() and report.repro else ""
 
 
-def command(report: Report, scheme: str | None = None) -> str:
-    """The shell command that makes this report, or the one that judges the same kernel against another scheme."""
-    if report.repro and scheme is None:
-        return report.repro
-    words = shlex.split(report.repro) if report.repro else ["refattn", "check", report.candidate, "--scheme", report.scheme]
+def command(report: Report, scheme: str) -> str:
+    """The shell command that judges the same kernel, in all cases, against another scheme.
+
+    A kernel that was given as a Python function has no command; then it is the call of ``check``.
+    """
     if not report.repro:
-        words += ["--library", report.library, "--dtype", report.dtype]
-    if scheme is not None and "--scheme" in words:
-        words[words.index("--scheme") + 1] = scheme
-    if "--only" in words:  # of a single case: under another convention all of them matter
+        return f"check({report.candidate}, {scheme}, ...)"
+    words = shlex.split(report.repro)
+    words[words.index("--scheme") + 1] = scheme
+    if "--only" in words:
         at = words.index("--only")
-        words = words[:at] + words[at + 2 :]
+        kept = [clause for clause in words[at + 1].split(";") if not clause.strip().startswith("family=")]
+        words[at : at + 2] = ["--only", "; ".join(clause.strip() for clause in kept)] if kept else []
     return " ".join(quoted(word) for word in words)
 
 
@@ -270,7 +310,7 @@ def quoted(word: str) -> str:
 
 def _folded(line: str, width: int) -> list[str]:
     """A long line folded, continued under its own indentation; a command stays on one line, to be copied."""
-    if len(line) <= width or line.lstrip().startswith("refattn check "):
+    if len(line) <= width or line.lstrip().startswith(("refattn check ", "check(")):
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -55,8 +55,8 @@ class Runner:
         """One case: forward, and with `do` backward if there is one.
 
         inputs, do, dlse: arrays (..., H, n, d) and so on, whose floats are exact in the candidate's dtype; dlse and saved
-        lse are handed over in float32 where that is a half precision. saved: the reference's o and lse, for a vjp that names
-        them when the forward does not return them. strided: q, k, v and do as non-contiguous views, where the library can.
+        lse are handed over in float32 where that is a half precision. saved: the reference's lse (and o), for a vjp that
+        names it where the forward does not return it. strided: q, k, v and do as non-contiguous views, where the library can.
 
         Raises
         ------
@@ -79,9 +79,8 @@ class Runner:
         if missing or strange:
             raise UsageError(f"inputs {', '.join(inputs)}: the candidate takes {', '.join(sorted(self.accepts))}, "
                              f"and {', '.join(self._inputs.required)} always")
-        lacking = sorted((self.wants & {"o", "lse"}) - set(saved)) if do is not None else []
-        if lacking:
-            raise UsageError(f"the vjp candidate names {', '.join(lacking)}: give the reference's in saved")
+        if do is not None and "lse" in self.wants and "lse" not in saved:
+            raise UsageError("the vjp candidate names lse: give the reference's in saved, if the forward does not return it")
 
     def _run(self, job: Job) -> Outcome:
         raise NotImplementedError

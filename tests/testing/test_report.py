@@ -48,7 +48,7 @@ FAILED = made(
     explains={"21": 5},
     power={"21": 4.2e4, "20": 2e5, "46": 3.0},
     unseen=("46",),
-    readout="#...\n##..",
+    readout="mask read out\n  #...\n  ##..",
     repro=f'refattn check kernel.py:attention --vjp kernel.py:back --scheme "{EXPR}" --only "family=diagonal"',
     notes=("the kernel takes no mask: such cases were not drawn",),
     environment={"numpy": "2.4.6"},
@@ -75,24 +75,25 @@ def test_the_first_line_is_the_verdict_and_the_second_what_it_is_about(report: R
 def test_the_named_mistake_comes_next_with_how_sure_it_is() -> None:
     text = reports.render(FAILED, width=200)
     assert "What it does instead: causal mask one key too wide (j ≤ i + 1) [21]\n" in text
-    assert "within this mistake's own rounding bound (amplitude 1.00 of 1, power 42000 sigma); explains 5 of 5" in text
+    assert "within the rounding bound of this mistake (amplitude 1.00, power 42000); explains 5 of 5 failing cases" in text
     assert text.index("What it does instead") < text.index("diagonal/0")
 
 
 def test_an_unknown_mistake_is_called_unknown() -> None:
-    assert "What it does instead: unknown." in reports.render(made(BAD, GOOD))
+    assert "What it does instead: unknown." in reports.render(made(dataclasses.replace(BAD, names=()), GOOD))
     assert "instead" not in reports.render(made(GOOD))
 
 
 def test_a_failing_case_shows_its_worst_element_and_where_the_errors_are() -> None:
     text = reports.render(FAILED)
-    assert "FAIL  diagonal/0   b=2 h=6 g=3 n=7 m=9\n  shows a diagonal that is off by one\n" in text
+    assert "FAIL  diagonal/0   b=2 h=6 g=3 n=7 m=9\n  probes a diagonal that is off by one\n" in text
     assert "  o: outside the rigorous bound; rows 0…5\n" in text
     assert "    [0, 1, 3, 2]  got 0.5   want 0.25   bound 1e-06   error 250000 × bound\n" in text
     assert "  lse: OK\n" in text
     crashed = reports.render(made(CRASH))
     assert "FAIL  empty/odd" in crashed
     assert "IndexError: pop from empty list" in crashed
+    assert "instead" not in crashed
 
 
 def test_a_wrong_class_shows_nan_and_no_ratio() -> None:
@@ -104,7 +105,7 @@ def test_a_wrong_class_shows_nan_and_no_ratio() -> None:
 def test_a_long_report_is_a_screen_or_two_and_verbose_tells_every_case() -> None:
     short, long = reports.render(FAILED), reports.render(FAILED, verbose=True)
     assert len(short.split("\n")) < 50
-    assert "2 more: diagonal/3, diagonal/4   (all of them: --verbose)" in short
+    assert "4 more: diagonal/1, 2, 3, 4   (all of them: --verbose)" in short
     assert "FAIL  diagonal/4" not in short
     assert "FAIL  diagonal/4" in long
     assert re.search(r"OK +plain/odd +error ≤ 0.25 × bound +0.50 s", long)
@@ -114,16 +115,21 @@ def test_what_was_not_judged_is_said_with_its_reason() -> None:
     text = reports.render(FAILED)
     assert "Not judged\n  UNSUPPORTED, NotImplementedError: no sinks: sink/odd\n" in text
     assert "  UNDECIDED, the order of two keys: ties/odd\n" in text
+    assert "gradients" not in text
+    forward = dataclasses.replace(GOOD, tensors=(dataclasses.replace(FINE, tensor="o"),))
+    assert "Not judged\n  the gradients, since no backward was given (--vjp or --backward)" in reports.render(made(forward))
     assert "1 of 3 known mistakes would not show in these cases (power < 15): 46\n" in text
 
 
 def test_warnings_notes_the_mask_and_the_command_are_there() -> None:
     text = reports.render(FAILED)
     assert "  dq of long/odd: errors larger, as a whole, than rounding makes them (rms 2.4)\n" in text
-    assert "Mask read out of the kernel\n  #...\n  ##..\n" in text
+    assert "\n\nMask read out\n  #...\n  ##..\n\n" in text
     assert "Notes\n  the kernel takes no mask" in text
-    assert text.endswith(f"Again\n  {FAILED.repro}\n")
-    assert "Again" not in reports.render(made(GOOD))
+    assert text.endswith(f"Again, the first failing family alone\n  {FAILED.repro}\n")
+    assert reports.render(made(BAD, repro="refattn check k.py:f")).endswith("Again\n  refattn check k.py:f\n")
+    assert "Again" not in reports.render(made(GOOD, repro=FAILED.repro))
+    assert "Again" not in reports.render(made(BAD))
 
 
 @pytest.mark.parametrize(
@@ -147,10 +153,47 @@ def test_a_convention_comes_with_the_command_that_judges_under_it() -> None:
     assert f"  {wanted}" in text
 
 
-def test_the_command_is_made_from_the_report_where_it_has_none() -> None:
-    options = "--library numpy --dtype float32"
-    assert reports.command(made(GOOD)) == f'refattn check kernel.py:attention --scheme "{EXPR}" {options}'
-    assert reports.command(made(GOOD), "Dense()") == f"refattn check kernel.py:attention --scheme 'Dense()' {options}"
+@pytest.mark.parametrize(
+    ("repro", "said"),
+    [
+        ("", "check(kernel.py:attention, Dense(), ...)"),
+        ('refattn check k.py:f --scheme "Dense(x=\'y\')" --only family=mask', "refattn check k.py:f --scheme 'Dense()'"),
+        ('refattn check k.py:f --scheme A --only "d=64; family=mask" --dtype float16',
+         "refattn check k.py:f --scheme 'Dense()' --only d=64 --dtype float16"),
+    ],
+)  # fmt: skip
+def test_the_command_for_another_scheme_keeps_the_options_and_takes_all_cases(repro: str, said: str) -> None:
+    assert reports.command(made(BAD, repro=repro), "Dense()") == said
+
+
+def test_without_a_name_for_the_whole_the_names_of_the_cases_speak() -> None:
+    like = dataclasses.replace(BAD, level=Level.LOOKS_LIKE)
+    other = dataclasses.replace(like, names=(dataclasses.replace(PLUS_ONE, power=40.0),))
+    top_left = dataclasses.replace(like, names=(TOP_LEFT,))
+    text = reports.render(made(GOOD, other, like, like, top_left), width=200)
+    assert text.startswith("LOOKS LIKE  within the bounds, but a known mistake shows (4 of 5 judged cases)\n")
+    assert "What it does instead: causal mask one key too wide (j ≤ i + 1) [21]\n" in text
+    assert "power 42000); explains 3 of 4 failing cases" in text
+    assert "or: causal, top-left aligned [22]\n" in text
+
+
+def test_a_faint_resemblance_is_a_hint() -> None:
+    hint = dataclasses.replace(PLUS_ONE, power=17.0, how="hint")
+    text = reports.render(made(dataclasses.replace(GOOD, names=(hint,))))
+    assert text.startswith("OK  ")
+    assert "faintly resemble a known mistake\n  plain/odd: causal mask one key too wide (j ≤ i + 1) [21], ampl" in text
+
+
+def test_the_cases_that_are_told_are_of_different_kinds() -> None:
+    gradient = dataclasses.replace(BAD, case="gradient/odd", tensors=(dataclasses.replace(OFF, tensor="dq"),))
+    same = [dataclasses.replace(BAD, case=f"same/{i}") for i in range(5)]
+    text = reports.render(made(*same, gradient, CRASH))
+    assert re.findall(r"^FAIL  (\S+/\S+)", text, re.MULTILINE) == ["same/0", "gradient/odd", "empty/odd"]
+    explained = reports.render(made(*same, gradient, names=(PLUS_ONE,), explains={"21": 6}))
+    assert re.findall(r"^FAIL  (\S+/\S+)", explained, re.MULTILINE) == ["same/0"]
+    assert "5 more: same/1, 2, 3, 4; gradient/odd   (all" in explained
+    other = dataclasses.replace(BAD, case="other/odd", level=Level.CONVENTION)
+    assert "; other/odd (CONVENTION)   (all" in reports.render(made(*same, other, names=(PLUS_ONE,), explains={"21": 6}))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

@@ -1,0 +1,201 @@
+"""Which known mistake explains a candidate? Matched filters over all cases, confirmed by the mutants' own bounds.
+
+FAIL          the names are the mutants within whose own bounds the candidate lies on every failing case of their side
+LOOKS LIKE x  inside the bound, but amplitude .7–1.4 at power ≥ 30, on that case and on the others where x has power
+CONVENTION x  instead of either, where x would be right under another configuration of the scheme
+hint          the same at power 15–30: said, but no verdict
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from refattn.backend import load
+from refattn.precision import Precision
+from refattn.testing.cases import Case
+from refattn.testing.judge import ratios
+from refattn.testing.match import Match, match, out_of_class
+from refattn.testing.mutants import Mutant, applicable
+from refattn.testing.verdicts import Band, Level, Naming
+
+Values = Any
+SEEN, CERTAIN = 15.0, 30.0
+LOW, HIGH = 0.7, 1.4
+MOST_WRONG = 0.2
+
+
+@dataclass
+class Evidence:
+    """One judged case: the candidate's float64 outputs, the reference, failing tensors, and a match for each mutant."""
+
+    case: Case
+    got: Mapping[str, Values]
+    ref: Mapping[str, Band]
+    failing: frozenset[str]
+    matches: dict[str, Match] = field(default_factory=dict)
+    predicted: dict[str, Mapping[str, Values]] = field(default_factory=dict)
+
+    def fails(self, mutant: Mutant) -> bool:
+        """True if a tensor of the mutant's side is out of its bound here."""
+        return any(name in self.failing for name in mutant.tensors)
+
+
+@dataclass
+class Diagnosis:
+    """Evidence from all cases of one candidate in one precision."""
+
+    dtype: str
+    precision: Precision
+    backward: bool
+    evidence: list[Evidence] = field(default_factory=list)
+    mutants: dict[str, Mutant] = field(default_factory=dict)
+    confirmed: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def collect(self, case: Case, got: Mapping[str, Values], ref: Mapping[str, Band], failing: frozenset[str]) -> None:
+        """Match every applicable mutant on a judged case."""
+        e = Evidence(case, got, ref, failing)
+        for m in applicable(case, self.dtype, self.backward):
+            values = m.values(case, self.dtype)
+            e.predicted[m.id], self.mutants[m.id] = values, m
+            e.matches[m.id] = match(got, ref, values)
+        self.evidence.append(e)
+
+    # ---- power
+    def power(self) -> dict[str, float]:
+        """Mutant → its largest power over the judged cases."""
+        return {i: max((e.matches[i].power for e in self.evidence if i in e.matches), default=0.0) for i in self.mutants}
+
+    # ---- names of a failing candidate
+    def names(self) -> list[tuple[Naming, int]]:
+        """(name, number of failing cases that it explains), best first: forward mistakes if the forward fails."""
+        forward = any(e.failing & {"o", "lse"} for e in self.evidence)
+        self._fit()
+        side = [m for m in self.mutants.values() if m.backward != forward]
+        found = [(m, n, self._residual(m)) for m in side if (n := self._explains(m))]
+        found.sort(key=lambda f: (-f[1], f[0].rounds, f[0].at is not None, f[2]))
+        return [(self._naming(m), n) for m, n, _ in found]
+
+    def failing_cases(self) -> int:
+        """How many cases fail on the side that names are looked for."""
+        forward = any(e.failing & {"o", "lse"} for e in self.evidence)
+        return sum(bool(e.failing & {"o", "lse"}) if forward else bool(e.failing) for e in self.evidence)
+
+    def _explains(self, m: Mutant) -> int:
+        """How many failing cases the mutant explains; 0 if it leaves a fifth of them unexplained, or is seen to be absent."""
+        good, bad, absent, seen = 0, 0, 0, 0
+        for e in self.evidence:
+            if m.id not in e.matches:
+                continue
+            if e.fails(m):
+                good, bad = (good + 1, bad) if self._explained(e, m) else (good, bad + 1)
+            elif e.matches[m.id].power >= CERTAIN:
+                seen, absent = seen + 1, absent + (not self._explained(e, m))
+            if bad > MOST_WRONG * len(self.evidence):
+                return 0
+        return good if bad <= 0.2 * (good + bad) and absent <= 0.1 * (good + seen) else 0
+
+    def _fit(self) -> None:
+        """Give mistakes that have a size the size that fits the failing case in which they are seen best."""
+        for m in [m for m in self.mutants.values() if m.at is not None]:
+            failing = [e for e in self.evidence if m.id in e.matches and e.fails(m)]
+            if not failing or m.at is None:
+                continue
+            best = max(failing, key=lambda e: abs(e.matches[m.id].t))
+            size = self._size(best, m)
+            if size is None:
+                continue
+            fitted = m.at(size)
+            self.mutants[m.id] = fitted
+            for e in self.evidence:
+                if m.id in e.matches:
+                    e.predicted[m.id] = fitted.values(e.case, self.dtype)
+                    e.matches[m.id] = match(e.got, e.ref, e.predicted[m.id])
+
+    def _size(self, e: Evidence, m: Mutant) -> float | None:
+        """Secant steps from size 0: at each, how much of the change to a slightly larger size is in what is left."""
+        assert m.at is not None
+        size, step = 0.0, 0.05
+        for _ in range(6):
+            here, there = (m.at(size + s).values(e.case, self.dtype) for s in (0.0, step))
+            base = {k: Band(here[k], e.ref[k].bound, e.ref[k].sigma) for k in here.keys() & e.ref.keys()}
+            found = match(e.got, base, there)
+            if found.power == 0 or found.classes is not None:
+                return None
+            size += float(np.clip(found.amplitude * step, -20.0, 20.0))
+        return size if size != 0 and abs(size) < 90 else None
+
+    def _explained(self, e: Evidence, m: Mutant) -> bool:
+        """The candidate does here what the mutant does."""
+        key = (e.case.id, m.id)
+        if key not in self.confirmed:
+            self.confirmed[key] = m.id in e.matches and self._close(e, m) and (m.rounds or self._within(e, m))
+        return self.confirmed[key]
+
+    def _close(self, e: Evidence, m: Mutant) -> bool:
+        found = e.matches[m.id]
+        if found.classes is not None:
+            return found.classes and (found.residual < 0.5 or found.power > 0)
+        if m.rounds:
+            return LOW <= found.amplitude <= HIGH and found.residual < 0.85
+        return 0.5 <= found.amplitude <= 2.0 and found.residual < 0.8
+
+    def _within(self, e: Evidence, m: Mutant) -> bool:
+        """The candidate lies inside the mutant's own bound, classes included."""
+        bands = m.bands(e.case, self.dtype, load("rounding", precision=self.precision))
+        for name, band in bands.items():
+            if name in e.got:
+                values = Band(e.predicted[m.id][name], band.bound, band.sigma)
+                if out_of_class(e.got[name], values.value).any() or (ratios(e.got[name], values) > 1).any():
+                    return False
+        return True
+
+    def _residual(self, m: Mutant) -> float:
+        return max((e.matches[m.id].residual for e in self.evidence if e.fails(m) and m.id in e.matches), default=1.0)
+
+    def _naming(self, m: Mutant, how: str = "within") -> Naming:
+        ids = [e for e in self.evidence if m.id in e.matches]
+        best = max(ids, key=lambda e: e.matches[m.id].power * e.fails(m)).matches[m.id]
+        instead = None if m.instead is None else repr(m.instead(self.evidence[0].case.scheme))
+        return Naming(m.id, m.title, best.amplitude, best.power, how, instead)
+
+    # ---- what a candidate inside its bounds looks like
+    def looks(self) -> dict[str, list[Naming]]:
+        """Case → what it looks like: the mutant with the largest 2tP − P², if all cases that can see it agree."""
+        out: dict[str, list[Naming]] = {}
+        for e in self.evidence:
+            near = [(m, x) for i, x in e.matches.items() if not e.fails(m := self.mutants[i]) and self._like(x)]
+            near = [(m, x) for m, x in near if self._agreed(m)]
+            if near:
+                m, x = max(near, key=lambda pair: 2 * pair[1].t * pair[1].power - pair[1].power ** 2)
+                how = "filter" if x.power >= CERTAIN else "hint"
+                instead = None if m.instead is None else repr(m.instead(e.case.scheme))
+                out[e.case.id] = [Naming(m.id, m.title, x.amplitude, x.power, how, instead)]
+        return out
+
+    def _like(self, x: Match) -> bool:
+        return x.classes is not False and x.power >= SEEN and LOW <= x.amplitude <= HIGH and x.steady
+
+    def _agreed(self, m: Mutant) -> bool:
+        """Nine of ten cases in which the mutant has power say the same; where it must fail, it does."""
+        seen = [e for e in self.evidence if m.id in e.matches and e.matches[m.id].power >= CERTAIN]
+        agree = [e for e in seen if 0.5 <= e.matches[m.id].amplitude <= 1.6]
+        return len(agree) >= 0.9 * len(seen)
+
+
+def level_of(failing: bool, names: Sequence[Naming]) -> Level:
+    """The level of a case that fails, or that looks like `names`."""
+    certain = [n for n in names if n.how != "hint"]
+    if failing:
+        return Level.FAIL if not certain or any(n.instead is None for n in certain[:1]) else Level.CONVENTION
+    if not certain:
+        return Level.OK
+    return Level.LOOKS_LIKE if certain[0].instead is None else Level.CONVENTION
+
+
+def as_float(outputs: Mapping[str, Values]) -> dict[str, Values]:
+    """Outputs as float64."""
+    return {name: np.asarray(x).astype(np.float64) for name, x in outputs.items()}
