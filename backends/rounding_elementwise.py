@@ -48,7 +48,7 @@ def whole(*arrays: Rounded) -> bool:
 def fits(r: Any, size: Array) -> bool:
     """True if whole numbers of this size are exact in the kernel's arithmetic and in its accumulators."""
     coarsest = max(r.precision.u, r.precision.acc, U64)
-    return float(np.max(size, initial=0.0)) * coarsest <= 1.0
+    return bool(float(np.max(size, initial=0.0)) * coarsest <= 1.0)
 
 
 def _is_exact_factor(x: Rounded) -> bool:

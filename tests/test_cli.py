@@ -121,13 +121,15 @@ def test_show_on_a_narrow_terminal_refuses_what_does_not_fit(run: Run, monkeypat
 
 
 def test_cost_prints_the_integers_of_the_scheme(run: Run) -> None:
-    words = "--n 100 --m 300 --d 8 --e 4 --b 2 --heads 6 --kv-heads 3 --block 10".split()
+    sizes = {"n": 100, "m": 300, "d": 8, "e": 4, "b": 2, "heads": 6, "kv-heads": 3, "block": 10}
+    words = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
     shapes = Dense.Inputs((2, 6, 100, 8), (2, 3, 300, 8), (2, 3, 300, 4))
     cost = Dense(causal=True, align="bottom_right").cost(shapes, 10)
     status, out, err = run("cost", BOTTOM, *words)
     assert (status, err) == (0, "")
     f, b = cost.forward, cost.backward
-    assert [number for number in (f.macs, b.macs, cost.useful_macs, f.exps, f.saved, cost.peak) if f"{number:,}" not in out] == []
+    numbers = (f.macs, b.macs, cost.useful_macs, f.exps, f.saved, cost.peak)
+    assert [number for number in numbers if f"{number:,}" not in out] == []
     found = json.loads(run("cost", BOTTOM, *words, "--json", "--dtype", "float64")[1])
     assert found["scheme"] == BOTTOM
     assert found["sizes"] == {"b": 2, "heads": 6, "kv_heads": 3, "n": 100, "m": 300, "d": 8, "e": 4}

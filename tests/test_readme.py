@@ -145,7 +145,7 @@ def test_the_two_commands_are_there_and_the_first_judges_both_examples(
 ) -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest" in lines
-    first = next(block for block in BLOCKS if block.page == "README.md" and "refattn check" in block.text and "venv" in block.text)
+    first = next(block for block in BLOCKS if block.page == "README.md" and "venv" in block.text and "[kit]" in block.text)
     assert first.text.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[kit]' && .venv/bin/refattn check ")
     assert first.text.count("\n") == 1
     wrong, right = (words for block, words in COMMANDS if block is first and words[0] == "refattn")

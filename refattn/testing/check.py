@@ -18,6 +18,7 @@ from refattn.testing.cases import Case, cases, nulls
 from refattn.testing.diagnose import Diagnosis, as_float, level_of
 from refattn.testing.judge import judge
 from refattn.testing.readout import read_mask
+from refattn.testing.signature import signature
 from refattn.testing.tolerance import expect, storage
 from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report, TensorVerdict
 from refattn.testing.worker import open_candidate
@@ -197,12 +198,14 @@ class Run:
     def report(self, candidate: Any, library: str, named: bool, readout: str, repro: str) -> Report:
         """Verdicts with their names, and what the inputs can and can't see."""
         names = self.diagnosis.names() if self.failed() else []
+        classes, words = signature(self.diagnosis.evidence) if self.failed() else ([], [])
         looks = self.diagnosis.looks()
         verdicts = tuple(self._with_names(v, names, looks) for v in self.verdicts)
         power = self.diagnosis.power()
         return Report(
             candidate=_called(candidate), scheme=repr(self.scheme), library=library, dtype=self.dtype,
-            contract=self.precision.name, fits=self.fits(named), cases=verdicts, names=tuple(n for n, _ in names),
+            contract=self.precision.name, fits=self.fits(named), cases=verdicts, notes=tuple(words),
+            names=tuple(n for n, _ in names) or tuple(classes),
             explains={n.mutant: k for n, k in names}, power=power, readout=readout, repro=repro,
             unseen=tuple(sorted(i for i, p in power.items() if p < 15)),
             environment={"refattn": __version__, "python": platform.python_version(), "numpy": np.__version__,

@@ -38,6 +38,7 @@ class Evidence:
     failing: frozenset[str]
     matches: dict[str, Match] = field(default_factory=dict)
     predicted: dict[str, Mapping[str, Values]] = field(default_factory=dict)
+    fitted: dict[str, Mutant] = field(default_factory=dict)
 
     def fails(self, mutant: Mutant) -> bool:
         """True if a tensor of the mutant's side is out of its bound here."""
@@ -92,26 +93,18 @@ class Diagnosis:
                 continue
             if e.fails(m):
                 good, bad = (good + 1, bad) if self._explained(e, m) else (good, bad + 1)
-            elif e.matches[m.id].power >= CERTAIN:
+            elif e.matches[m.id].power >= CERTAIN and m.at is None:
                 seen, absent = seen + 1, absent + (not self._explained(e, m))
             if bad > MOST_WRONG * len(self.evidence):
                 return 0
         return good if bad <= 0.2 * (good + bad) and absent <= 0.1 * (good + seen) else 0
 
     def _fit(self) -> None:
-        """Give mistakes that have a size the size that fits the failing case in which they are seen best."""
+        """Give mistakes that have a size, on each failing case, the size that fits it."""
         for m in [m for m in self.mutants.values() if m.at is not None]:
-            failing = [e for e in self.evidence if m.id in e.matches and e.fails(m)]
-            if not failing or m.at is None:
-                continue
-            best = max(failing, key=lambda e: abs(e.matches[m.id].t))
-            size = self._size(best, m)
-            if size is None:
-                continue
-            fitted = m.at(size)
-            self.mutants[m.id] = fitted
             for e in self.evidence:
-                if m.id in e.matches:
+                if m.id in e.matches and e.fails(m) and (size := self._size(e, m)) is not None and m.at is not None:
+                    fitted = e.fitted[m.id] = m.at(size)
                     e.predicted[m.id] = fitted.values(e.case, self.dtype)
                     e.matches[m.id] = match(e.got, e.ref, e.predicted[m.id])
 
@@ -145,7 +138,7 @@ class Diagnosis:
 
     def _within(self, e: Evidence, m: Mutant) -> bool:
         """The candidate lies inside the mutant's own bound, classes included."""
-        bands = m.bands(e.case, self.dtype, load("rounding", precision=self.precision))
+        bands = e.fitted.get(m.id, m).bands(e.case, self.dtype, load("rounding", precision=self.precision))
         for name, band in bands.items():
             if name in e.got:
                 values = Band(e.predicted[m.id][name], band.bound, band.sigma)
@@ -158,9 +151,15 @@ class Diagnosis:
 
     def _naming(self, m: Mutant, how: str = "within") -> Naming:
         ids = [e for e in self.evidence if m.id in e.matches]
-        best = max(ids, key=lambda e: e.matches[m.id].power * e.fails(m)).matches[m.id]
+        where = max(ids, key=lambda e: e.matches[m.id].power * e.fails(m))
+        best = where.matches[m.id]
         instead = None if m.instead is None else repr(m.instead(self.evidence[0].case.scheme))
-        return Naming(m.id, m.title, best.amplitude, best.power, how, instead)
+        return Naming(m.id, self._title(m), best.amplitude, best.power, how, instead)
+
+    def _title(self, m: Mutant) -> str:
+        """The title, with the sizes that fit the failing cases where they differ."""
+        titles = sorted({e.fitted[m.id].title for e in self.evidence if m.id in e.fitted and e.fails(m)})
+        return m.title if not titles else titles[0] if len(titles) == 1 else f"{titles[0]} … {titles[-1].rpartition(' ')[2]}"
 
     # ---- what a candidate inside its bounds looks like
     def looks(self) -> dict[str, list[Naming]]:

@@ -63,8 +63,8 @@ def match(got: Mapping[str, Values], ref: Mapping[str, Band], mutant: Mapping[st
 
 
 def out_of_class(x: Values, want: Values) -> Values:
-    """Where x is NaN or infinite and the reference is not the same, or the reverse."""
-    return (np.isfinite(x) != np.isfinite(want)) | (~np.isfinite(want) & (x != want))
+    """Where x is NaN or infinite and `want` is not the same, or the reverse."""
+    return (np.isfinite(x) != np.isfinite(want)) | (~np.isfinite(want) & (x != want) & ~(np.isnan(x) & np.isnan(want)))
 
 
 def quarters(error: Values, delta: Values) -> Values:

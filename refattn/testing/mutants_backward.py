@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add
-from refattn.testing.mutants_forward import _as_if_contiguous, hides, lower, own_scale, rounded, tiles
+from refattn.testing.mutants_forward import _as_if_contiguous, blind, hides, lower, own_scale, rounded, tiles
 from refattn.testing.staged import Staged
 
 Array = Any
@@ -89,6 +91,44 @@ def _bare_bias(kernel: Staged, usual: Any, ds: Array) -> Array:
     return usual(ds[-1:, ...])
 
 
+def _dlse_off(a: float) -> Mutant:
+    """dlse times 1 + a/10."""
+    factor = 1.0 + 0.1 * a
+
+    def delta(kernel: Staged, usual: Any, do: Array, o: Array, dlse: Any, lse: Array) -> Array:
+        return usual(do, o, dlse * factor, lse)
+
+    return Mutant("B13f", "lse", f"dlse off by the factor {factor:.6g}", lambda c, _: c.dlse is not None, patches={"delta": delta},
+                  at=_dlse_off)
+
+
+def _without_sink(kernel: Staged, usual: Any, lse: Array) -> Array:
+    xp = of(lse).xp
+    z, c, _ = _statistics(kernel)
+    z = z - xp.exp(kernel.sinks() - c)
+    return c + xp.log(xp.where(z > 0.0, z, 1.0))
+
+
+def _from_diagonal(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
+    """Queries before the key's tile do not contribute: x is (…, n, m), rows are queries."""
+    n, m = x.shape[-2:]
+    i, j = np.arange(n)[:, None], np.arange(m)[None, :]
+    return usual(of(x).xp.where(i >= j // kernel.tile * kernel.tile, x, 0.0), y)
+
+
+def _nan_rows(out: Any, case: Case, dtype: str, tile: int) -> Any:
+    """dq of a query that sees nothing is NaN, and so are dk and dv of every head that has one."""
+    kernel = Staged(case.scheme, case.inputs)
+    kernel.prepare()
+    none = np.broadcast_to(~kernel.see.any(axis=-1, keepdims=True), (*case.do.shape[:3], 1))
+    heads = none.any(axis=-2, keepdims=True).reshape(case.sizes["b"], case.sizes["g"], -1, 1, 1).any(axis=2)
+    if case.scheme.heads == "tiled":
+        heads = none.any(axis=-2, keepdims=True).reshape(case.sizes["b"], -1, case.sizes["g"], 1, 1).any(axis=1)
+    xp = of(out["dq"]).xp
+    spread = {name: xp.where(heads, math.nan, out[name]) for name in ("dk", "dv")}
+    return {"dq": xp.where(none, math.nan, out["dq"]), **spread}
+
+
 def keyed(case: Case, dtype: str) -> bool:
     return case.inputs.keep is not None
 
@@ -98,6 +138,8 @@ add(
     Mutant("B2", "scale", "dk without the scale", scales, patches={"pull_k": lambda k, usual, ds, x: usual(ds, x) / k.scale}),
     Mutant("B1b", "scale", "dq and dk without the scale", scales, patches={"pull_scores": lambda k, usual, ds: usual(ds) / k.scale}),
     Mutant("B3", "scale", "dq and dk with the scale twice", scales, patches={"pull_scores": lambda k, usual, ds: usual(ds) * k.scale}),
+    Mutant("B3q", "scale", "dq with the scale twice", scales, patches={"pull_q": lambda k, usual, ds, x: usual(ds, x) * k.scale}),
+    Mutant("B3k", "scale", "dk with the scale twice", scales, patches={"pull_k": lambda k, usual, ds, x: usual(ds, x) * k.scale}),
     Mutant("B4", "softmax", "D = Σ P·dP is omitted", patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse, lse) * 0.0}),
     Mutant("B4s", "softmax", "D is added where it must be subtracted",
            patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse, lse) * -1.0}),
@@ -119,11 +161,16 @@ add(
            patches={"pull_k": _without_first}),
     Mutant("B11v", "tail", "dk and dv without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,
            patches={"pull_k": _without_first, "pull_v": _without_first}),
+    Mutant("B24", "causal", "dk and dv from queries at the key's own index and later (tiles of {tile}), without the offset m − n", tile=-1,
+           applies=lambda c, _: c.scheme.causal and c.sizes["m"] > c.sizes["n"] and c.inputs.q_positions is None,
+           patches={"pull_k": _from_diagonal, "pull_v": _from_diagonal}),
+    Mutant("B33", "blind rows", "NaN from exp(−∞ − (−∞)) where a query sees nothing", lambda c, _: blind(c), after=_nan_rows),
     Mutant("B12", "scores", "the slope of the softcap is omitted", lambda c, _: c.scheme.softcap is not None,
            patches={"pull_scores": lambda k, usual, ds: ds * k.scale}),
     Mutant("B13", "lse", "dlse is ignored", lambda c, _: c.dlse is not None, patches={"delta": _no_dlse}),
     Mutant("B13s", "lse", "dlse with the wrong sign", lambda c, _: c.dlse is not None,
            patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse * -1.0, lse)}),
+    _dlse_off(1.0),
     Mutant("B14", "bias", "dbias of the last item alone, not summed over the items that share the bias",
            lambda c, _: c.inputs.bias is not None and c.sizes["b"] > 1 and (c.inputs.bias.ndim < 4 or c.inputs.bias.shape[0] == 1),
            patches={"pull_bias": _bare_bias}),
@@ -131,6 +178,8 @@ add(
            patches={"pull_bias": lambda k, usual, ds: usual(ds) * k.scale}),
     Mutant("B15", "sink", "dsink is zero", lambda c, _: c.inputs.sink is not None,
            patches={"pull_sink": lambda k, usual, delta, lse: usual(delta, lse) * 0.0}),
+    Mutant("B15l", "sink", "P recomputed from an lse without the sink", lambda c, _: c.inputs.sink is not None,
+           patches={"saved": _without_sink}),
     Mutant("B16", "dropout", "the keep mask is missing in dP", keyed,
            patches={"pull_weights": lambda k, usual, do, v: of(do, v).xp.matmul(do, of(v).xp.matrix_transpose(v))}),
     Mutant("B16v", "dropout", "the keep mask is missing in dv", keyed,
@@ -138,7 +187,7 @@ add(
     Mutant("B17", "layout", "do is taken for contiguous", lambda c, _: c.strided and c.sizes["h"] > 1,
            patches={"delta": _contiguous(0), "pull_weights": _contiguous(0), "pull_v": _contiguous(1)}),
     Mutant("B18", "lse", "P recomputed from an lse in base 2",
-           patches={"recompute": lambda kernel, usual, q, k, lse: usual(q, k, lse / math.log(2.0))}),
+           patches={"saved": lambda kernel, usual, lse: lse / math.log(2.0)}),
     Mutant("B20", "precision", "dq rounded to half precision after each tile of {tile} keys", tile=-1, rounds=True,
            applies=lambda c, dtype: c.sizes["m"] > 16 and dtype != "float64", patches={"pull_q": _half_dq}),
     Mutant("B21", "precision", "dk and dv rounded to half precision after each tile of {tile} queries", tile=-1, rounds=True,

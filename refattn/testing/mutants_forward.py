@@ -49,13 +49,18 @@ def tiles(m: int, tile: int) -> list[slice]:
 
 def _scale_off(a: float) -> Mutant:
     factor = 1.0 + 0.01 * a
-    title = f"scale off by the factor {factor:.6g}"
+    title = f"scale off by the factor {factor:.6g}" if abs(a) > 1e-3 else f"scale off by the factor 1 {0.01 * a:+.2g}"
     return Mutant("F3", "scores", title, before=scaled(lambda own, d, e: factor), at=_scale_off)
 
 
 def _epsilon(a: float) -> Mutant:
     title = f"{1e-3 * a:.3g} added to the sum of weights exp(s − max)"
     return Mutant("F50", "softmax", title, at=_epsilon, patches={"total": lambda k, usual, e, c, s: usual(e, c, s) + 1e-3 * a})
+
+
+def _raw_half(kernel: Staged, q: Array, k: Array) -> Array:
+    xp = of(q, k).xp
+    return rounded(xp.matmul(q, xp.matrix_transpose(k)), kernel.dtype) * kernel.scale
 
 
 # ---- scores
@@ -94,6 +99,8 @@ add(
            patches={"bend": lambda k, usual, s: usual(s / k.scale) * k.scale}),
     Mutant("F6b", "scores", "softcap applied after the bias", lambda c, _: c.scheme.softcap is not None and c.inputs.bias is not None,
            patches={"bend": lambda k, usual, s: usual(s + k.inputs.bias) - k.inputs.bias}),
+    Mutant("F14r", "precision", "products q·k held in half precision before they are scaled: beyond its range they are infinite",
+           lambda c, dtype: dtype == "float16", rounds=True, patches={"scores": lambda k, usual, q, x: _raw_half(k, q, x)}),
     Mutant("F14", "precision", "scores rounded to half precision", lambda c, dtype: dtype != "float64", rounds=True,
            patches={"scores": lambda k, usual, q, x: rounded(usual(q, x), lower(k.dtype))}),
 )  # fmt: skip
@@ -211,6 +218,9 @@ add(
     Mutant("F15", "precision", "accumulator rounded to half precision after each tile of {tile}", tile=-1, rounds=True,
            applies=lambda c, dtype: c.sizes["m"] > 16 and dtype != "float64",
            patches={"combine": lambda k, usual, e, z, v, c, s: _half_accumulator(k, e, z, v)}),
+    Mutant("F15z", "precision", "sum of weights rounded to half precision after each tile of {tile}", tile=-1, rounds=True,
+           applies=lambda c, dtype: c.sizes["m"] > 1 and dtype != "float64",
+           patches={"total": lambda k, usual, e, c, s: _half_total(k, usual, e, c, s)}),
     Mutant("F16", "precision", "weights rounded to float8 e4m3", rounds=True,
            patches={"combine": lambda k, usual, e, z, v, c, s: usual(e if reading() else _e4m3(e), z, v, c, s)}),
     Mutant("F16b", "precision", "weights rounded to half precision in a kernel that promises float32", rounds=True,
@@ -239,6 +249,18 @@ def _half_accumulator(kernel: Staged, e: Array, z: Array, v: Array) -> Array:
         part = of(e, v).xp.matmul(e[..., at], v[..., at, :])
         acc = rounded(part if acc is None else acc + part, lower(kernel.dtype))
     return acc / of(z).xp.where(z == 0.0, 1.0, z)
+
+
+def _half_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Array:
+    """z of an online softmax whose running sum is rounded each time it is rescaled and added to."""
+    if reading():
+        return usual(e, c, s)
+    z, top = np.zeros(c.shape), None
+    for at, now in running(kernel, s, c):
+        z = z if top is None else z * np.exp(top - now)
+        z, top = rounded(z + kernel.weights(s[..., at], now).sum(axis=-1, keepdims=True), lower(kernel.dtype)), now
+    z = z if top is None else z * np.exp(top - c)
+    return z if kernel.inputs.sink is None else z + np.exp(kernel.sinks() - c)
 
 
 def _e4m3(x: Array) -> Array:

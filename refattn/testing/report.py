@@ -146,7 +146,7 @@ def _explained(report: Report, bad: list[CaseVerdict]) -> list[tuple[Naming, int
 def _hints(report: Report) -> str:
     """What a kernel that conforms resembles too faintly for a verdict."""
     found = [(name, c.case) for c in report.judged for name in c.names]
-    lines = tuple(f"{case}: {_title(name)}, amplitude {name.amplitude:.2f}, power {_short(name.power)}" for name, case in found)
+    lines = tuple(f"{case}: {_title(x)}, amplitude {x.amplitude:.2f}, power {_short(x.power)}" for x, case in found)
     return _listed("Hints, no verdict: some cases faintly resemble a known mistake", lines[:SHOWN])
 
 

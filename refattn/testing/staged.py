@@ -1,7 +1,7 @@
 """Softmax attention in stages that a mutant may override: a third implementation, beside the definition and the text.
 
     read → scores → bend → hide → gauge → weights → total → combine → statistic
-    recompute → delta → pull_weights → pull_scores → drop → pull_q, pull_k, pull_v, pull_bias, pull_sink → gather
+    saved → recompute → delta → pull_weights → pull_scores → drop → pull_q, pull_k, pull_v, pull_bias, pull_sink → gather
 
 Arrays are (B, H, n, ·) with keys repeated for their query heads. The stages use named array functions only, so that they
 run on NumPy values and under the rounding reading alike. A patch is ``{stage: fn(kernel, usual, *arguments)}``.
@@ -53,6 +53,7 @@ class Staged:
     def backward(self, o: Array, lse: Array, do: Array, dlse: Array | None) -> dict[str, Array]:
         """The gradients from the forward's own o and lse (..., n, 1), as a kernel takes them."""
         q, k, v, inputs, xp = self.q, self.k, self.v, self.inputs, of(self.q).xp
+        lse = self.do("saved", lse)
         p = self.do("recompute", q, k, lse)
         delta = self.do("delta", do, o, None if dlse is None else xp.expand_dims(dlse, axis=-1), lse)
         ds = p * (self.do("pull_weights", do, v) - delta)
@@ -149,6 +150,10 @@ class Staged:
         return xp.where(none, -math.inf, c + xp.log(xp.where(none, 1.0, z)))
 
     # ---- backward stages
+    def saved(self, lse: Array) -> Array:
+        """The statistic that the backward starts from."""
+        return lse
+
     def recompute(self, q: Array, k: Array, lse: Array) -> Array:
         """P from the saved statistic."""
         s = self.do("hide", self.add_bias(self.do("bend", self.do("scores", q, k))))
