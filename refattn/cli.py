@@ -236,18 +236,10 @@ def _show(args: argparse.Namespace) -> int:
         print(f"{file}: {written(made)}, {args.n} queries, {args.n if args.m is None else args.m} keys")
         return 0
     width = _width() if sys.stdout.isatty() else None
-    print(draw.as_text(made, args.n, args.m, unicode=_encodes("■·"), width=width))
+    print(draw.as_text(made, args.n, args.m, width=width))
     see = draw.sees(made, args.n, args.m)
     print(f"\n{written(made)}: {int(see.sum())} of {see.size} pairs seen")
     return 0
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def _cost(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -272,3 +273,74 @@ def test_it_runs_as_a_module_and_into_a_closed_pipe() -> None:
     script = f"{sys.executable} -m refattn show 'Dense()' --n 2000 | true; echo ${{PIPESTATUS[0]}}"
     closed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert (closed.stdout, closed.stderr) == ("141\n", "")
+
+
+KERNELS = """
+import numpy as np
+
+
+def top_left(q, k, v):
+    share = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
+    s = q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
+    s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True) @ v
+
+
+def hang(q, k, v):
+    while True:
+        pass
+
+
+def unable(q, k, v):
+    raise NotImplementedError("not on Sundays")
+
+
+def broken(q, k, v):
+    return [][q.shape[-1]]
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> str:
+    file = tmp_path / "kernels.py"
+    file.write_text(KERNELS, encoding="utf-8")
+    return str(file)
+
+
+def test_a_convention_is_named_with_a_command_that_conforms(run: Run, kernel: str, tmp_path: Path) -> None:
+    words = ["check", f"{kernel}:top_left", "--scheme", BOTTOM, "--only", "family=more keys"]
+    status, out, _ = run(*words, "--json", str(tmp_path / "report.json"))
+    assert status == 1
+    assert out.startswith("CONVENTION  ")
+    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert [name["instead"] is not None for name in found["names"]] == [True]
+    (command,) = (line.strip() for line in out.split("\n") if line.startswith("    refattn check "))
+    assert "top_left'" in command
+    assert "--only" not in command
+    status, out, _ = run(*shlex.split(command)[1:], "--only", "family=more keys")
+    assert status == 0
+    assert out.startswith(("OK  ", "WARN  "))
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("hang", 1, "FAIL  2 of 2 judged cases are wrong"),
+        ("broken", 1, "IndexError"),
+        ("unable", 3, "unsupported: not on Sundays"),
+        ("mising", 2, "has no 'mising'"),
+    ],
+)
+def test_kernels_that_do_not_answer(run: Run, kernel: str, name: str, status: int, said: str) -> None:
+    words = ["check", f"{kernel}:{name}", "--scheme", BOTTOM, "--only", "family=one key", "--timeout", "1"]
+    got, out, err = run(*words)
+    assert got == status
+    assert said in (err if status == 2 else out)
+
+
+def test_what_is_said_to_be_wrong_with_a_filter(run: Run, kernel: str) -> None:
+    status, _, err = run("check", f"{kernel}:top_left", "--scheme", BOTTOM, "--only", "n<64")
+    assert status == 2
+    assert "--only 'n<64' is not understood" in err

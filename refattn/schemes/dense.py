@@ -119,8 +119,8 @@ class Dense:
                                         f"{(found['h'],) if heads else ()} (q: {shapes['q']}, n={n})")
         if (inputs.keep is None) != (self.keep_rate is None):
             there = "missing" if inputs.keep is None else "given"
-            raise OptionError("keep and keep_rate belong together: dropout needs its mask (an input) and its rate (a field); "
-                              f"keep is {there} and keep_rate={self.keep_rate}")
+            raise OptionError(f"keep is {there} and keep_rate={self.keep_rate}: dropout needs its mask (an input) and its "
+                              "rate (a field), or neither")
 
     def __call__(self, *inputs: Any, **named: Any) -> Array:
         """o alone."""
@@ -258,7 +258,8 @@ class Dense:
     def _extras(self, heads: HeadMap, inputs: Inputs) -> tuple[Array | None, Array | None]:
         """sink (..., 1, 1) and keep (..., n, m), ready to broadcast."""
         sink, keep = inputs.sink, inputs.keep
-        sink = None if sink is None else heads.split(of(sink).xp.reshape(sink, (*sink.shape, 1, 1))) if inputs.q.ndim > 2 else sink
+        if sink is not None and inputs.q.ndim > 2:
+            sink = heads.split(of(sink).xp.reshape(sink, (*sink.shape, 1, 1)))
         return sink, None if keep is None else heads.full(keep, inputs.q.ndim)
 
 

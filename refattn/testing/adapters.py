@@ -98,8 +98,8 @@ class Numpy:
         return isinstance(x, np.ndarray)
 
     def host(self, x: Array) -> Array:
-        """The same values in the same dtype as a NumPy array of its own."""
-        return np.array(x, order="C", subok=False)
+        """The same values in the same dtype as a NumPy array, which may share memory with x."""
+        return np.asarray(x)
 
     def vjp(self, forward: Callable[[Mapping[str, Array]], Results], floats: Mapping[str, Array]) -> tuple[Results, Pull]:
         """Results of forward(floats), and a function of (do, dlse) to (gradients, whether lse carries a gradient)."""
@@ -127,7 +127,7 @@ class Cupy(Numpy):
         return isinstance(x, self.cupy.ndarray)
 
     def host(self, x: Array) -> Array:
-        return np.array(self.cupy.asnumpy(x), order="C")
+        return self.cupy.asnumpy(x)
 
 
 class Torch(Numpy):
@@ -151,8 +151,8 @@ class Torch(Numpy):
     def host(self, x: Array) -> Array:
         if x.dtype == self.torch.bfloat16:
             bits = x.detach().view(self.torch.int16).numpy(force=True)
-            return np.array(bits, order="C").view(dtype_of("bfloat16"))
-        return np.array(x.numpy(force=True), order="C")
+            return bits.view(dtype_of("bfloat16"))
+        return x.numpy(force=True)
 
     def vjp(self, forward: Callable[[Mapping[str, Array]], Results], floats: Mapping[str, Array]) -> tuple[Results, Pull]:
         leaves = {name: x.requires_grad_() for name, x in floats.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -247,7 +248,7 @@ def short(scheme: Any) -> str:
 
 
 def _quote(text: str) -> str:
-    return text if text.replace("/", "").replace(".", "").replace(":", "").replace("_", "").replace("-", "").isalnum() else f'"{text}"'
+    return text if re.fullmatch(r"[\w./:@-]+", text) else f'"{text}"'
 
 
 def _called(candidate: Any) -> str:

@@ -68,7 +68,7 @@ class Diagnosis:
     # ---- power
     def power(self) -> dict[str, float]:
         """Mutant → its largest power over the judged cases."""
-        return {i: max((e.matches[i].power for e in self.evidence if i in e.matches), default=0.0) for i in self.mutants}
+        return {i: max(e.matches[i].power for e in self.evidence if i in e.matches) for i in self.mutants}
 
     # ---- names of a failing candidate
     def names(self) -> list[tuple[Naming, int]]:
@@ -86,7 +86,7 @@ class Diagnosis:
         return sum(bool(e.failing & {"o", "lse"}) if forward else bool(e.failing) for e in self.evidence)
 
     def _explains(self, m: Mutant) -> int:
-        """How many failing cases the mutant explains; 0 if it leaves a fifth of them unexplained, or is seen to be absent."""
+        """How many failing cases the mutant explains; 0 if it leaves a fifth unexplained, or is seen to be absent."""
         good, bad, absent, seen = 0, 0, 0, 0
         for e in self.evidence:
             if m.id not in e.matches:

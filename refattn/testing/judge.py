@@ -37,10 +37,10 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     out = wrong | (ratio > 1)
     rms = spread(got, band)
     worst = _worst(got, band, np.where(wrong, np.inf, ratio))
-    found = {"worst": worst, "max_ratio": float(worst.ratio), "rms": rms, "share": float(out.mean())}
-    if out.any():
-        return TensorVerdict(name, Level.FAIL, "class" if wrong.any() else "bound", where=locate(out), **found)
-    return TensorVerdict(name, *_statistics(got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), **found)
+    level, reason, where = Level.FAIL, "class" if wrong.any() else "bound", locate(out)
+    if not out.any():
+        (level, reason), where = _statistics(got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), ""
+    return TensorVerdict(name, level, reason, worst, float(worst.ratio), rms, float(out.mean()), where)
 
 
 def ratios(got: Values, band: Band) -> Values:

@@ -122,7 +122,10 @@ class Process:
 
     def _kill_group(self) -> None:
         with suppress(OSError):
-            os.killpg(self._popen.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._popen.kill()
+            if hasattr(os, "killpg"):
+                os.killpg(self._popen.pid, signal.SIGKILL)
+            else:
+                self._popen.kill()
 
     def _quiet(self) -> bool:
         """Whether nobody is at the other end of the pipes any more, give or take a moment."""

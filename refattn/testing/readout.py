@@ -1,4 +1,4 @@
-"""The mask read out of a black box: with q = k = 0 and V = I the output is the matrix of weights, uniform over visible keys."""
+"""The mask read out of a black box: with q = k = 0 and V = I the output is the matrix of weights, equal for visible keys."""
 
 from __future__ import annotations
 
@@ -68,4 +68,5 @@ def shape(off: Values) -> str:
 def picture(got: Values, want: Values) -> str:
     """█ seen and right, + seen but must not, − not seen but must, · not seen and right."""
     marks = np.where(want, np.where(got, "█", "−"), np.where(got, "+", "·"))
-    return "\n".join("  " + "".join(row) for row in marks) + "\n  █ seen   · hidden   + seen, must not be   − hidden, must be seen"
+    legend = "  █ seen   · hidden   + seen, must not be   − hidden, must be seen"
+    return "\n".join([*("  " + "".join(row) for row in marks), legend])

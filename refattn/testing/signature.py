@@ -67,7 +67,8 @@ def condition(evidence: Sequence[Evidence]) -> str:
     fits = [text for text, holds in conditions() if all(map(holds, failing)) and not any(map(holds, passing))]
     if fits:
         return f"fails exactly where {fits[0]}" + (f" (or where {' or '.join(fits[1:3])})" if fits[1:] else "")
-    needs = [text for text, holds in conditions() if all(map(holds, failing)) and sum(map(holds, passing)) <= len(passing) // 2]
+    few = len(passing) // 2
+    needs = [text for text, holds in conditions() if all(map(holds, failing)) and sum(map(holds, passing)) <= few]
     return f"fails only where {needs[0]}, and not always there" if needs else ""
 
 
@@ -79,7 +80,8 @@ def signature(evidence: Sequence[Evidence]) -> tuple[list[Naming], list[str]]:
     tensors = [t for t in tensors if not forward or t in ("o", "lse")]
     names, words = [], [when] if (when := condition(evidence)) else []
     if forward:
-        words += [f"{t} is right in every case" for t in ("o", "lse") if t not in tensors and any(t in e.got for e in failing)]
+        right = [t for t in ("o", "lse") if t not in tensors and any(t in e.got for e in failing)]
+        words += [f"{t} is right in every case" for t in right]
     for t in tensors:
         pairs = [(e.got[t], e.ref[t], e.case) for e in failing if t in e.failing and t in e.got]
         for kind, text in (factor(t, pairs), rows(t, pairs), precision(t, pairs)):

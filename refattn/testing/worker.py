@@ -56,7 +56,7 @@ class Runner:
 
         inputs, do, dlse: arrays (..., H, n, d) and so on, whose floats are exact in the candidate's dtype; dlse and saved
         lse are handed over in float32 where that is a half precision. saved: the reference's lse (and o), for a vjp that
-        names it where the forward does not return it. strided: q, k, v and do as non-contiguous views, where the library can.
+        names it where the forward does not return it. strided: q, k, v and do as non-contiguous views (jax: as they are).
 
         Raises
         ------

@@ -90,6 +90,8 @@ def test_a_failing_case_shows_its_worst_element_and_where_the_errors_are() -> No
     assert "  o: outside the rigorous bound; rows 0…5\n" in text
     assert "    [0, 1, 3, 2]  got 0.5   want 0.25   bound 1e-06   error 250000 × bound\n" in text
     assert "  lse: OK\n" in text
+    noisy = reports.render(made(dataclasses.replace(BAD, tensors=(OFF, NOISY))))
+    assert "dq" not in noisy
     crashed = reports.render(made(CRASH))
     assert "FAIL  empty/odd" in crashed
     assert "IndexError: pop from empty list" in crashed

@@ -232,6 +232,15 @@ def test_an_exception_is_a_crash_with_its_place_in_the_candidates_code(opened) -
     assert outcome.seconds > 0
 
 
+def test_an_exception_inside_a_library_has_the_place_of_the_call(opened) -> None:
+    def kernel(q, k, v):
+        return np.linalg.inv(q)
+
+    remark = opened(kernel).run(draw()).remark
+    assert remark.startswith("numpy.linalg.LinAlgError: ")
+    assert remark.endswith(f" (test_trial.py:{kernel.__code__.co_firstlineno + 1})")
+
+
 def test_what_else_a_candidate_may_throw(opened) -> None:
     class Silent(Exception):
         def __str__(self) -> str:
@@ -446,6 +455,17 @@ def test_autograd_in_half_precision_takes_lse_as_it_is_returned(opened, library:
     assert outcome.status == "ok", outcome.remark
     assert {name: x.dtype for name, x in outcome.outputs.items()} == {
         **dict.fromkeys(("o", "dq", "dk", "dv"), BFLOAT16), "lse": np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("library", DIFFERENTIATING)
+def test_autograd_of_a_result_in_the_wrong_dtype_is_there_to_be_judged(opened, library: str) -> None:
+    def kernel(q, k, v):
+        return q.float() * 2 if library == "torch" else q.astype("float32") * 2
+
+    outcome = opened(kernel, backward="autograd", library=library, dtype="float16").run(draw("float16"), np.ones(SHAPES["q"]))
+    assert outcome.status == "ok", outcome.remark
+    assert outcome.outputs["o"].dtype == np.float32
+    assert np.all(outcome.outputs["dq"] == 2)
 
 
 @pytest.mark.peers

@@ -92,6 +92,16 @@ def test_what_goes_wrong_is_said_and_the_next_case_runs(spec, name: str, status:
         assert np.array_equal(after.outputs["o"], ZEROS["q"])
 
 
+def test_last_words_are_those_of_the_last_case(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(
+        "import os, sys\ndef f(q, k, v):\n    if q.any(): os._exit(1)\n    print('all is well', file=sys.stderr)\n    return q\n",
+        encoding="utf-8")
+    with open_candidate(f"{tmp_path}/kernel.py:f") as runner:
+        assert runner.run(ZEROS).status == "ok"
+        time.sleep(0.2)
+        assert runner.run(X).remark == "the process ended with exit status 1"
+
+
 @pytest.mark.parametrize("name", ["printing", "reading", "big"])
 def test_the_candidates_own_input_and_output_do_not_disturb(spec, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     with open_candidate(spec(name), timeout=20) as runner:
@@ -290,7 +300,8 @@ def test_a_library_without_a_device_is_refused_by_its_own_name(spec) -> None:
             pytest.skip("there is a CUDA device")
     except ImportError:
         pass
-    with pytest.raises(BackendUnavailable, match=r"pip install|no CUDA device"), open_candidate(spec("good"), library="cupy"):
+    missing = pytest.raises(BackendUnavailable, match=r"pip install|no CUDA device")
+    with missing, open_candidate(spec("good"), library="cupy"):
         pass
 
 

@@ -1,0 +1,97 @@
+"""Finding a backend: by array type, by name, inside ``using``; libraries are never mixed."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import refattn
+from refattn import Dense, tree
+from refattn.backend import AUTO, active, is_array, load, of, using
+from refattn.kernels import GENERIC, kernel
+
+
+def test_the_array_decides():
+    assert of(np.ones(2)).name == "numpy"
+    assert of(None, 3, np.float32(2)).name == "numpy"
+    assert of(array_api_strict.asarray([1.0])).name == "array_api_strict"
+    assert is_array(np.ones(2))
+    assert not is_array([1.0, 2.0])
+    assert repr(AUTO) == "AUTO"
+
+
+def test_two_libraries_and_none_are_refused():
+    with pytest.raises(refattn.LibraryError, match=r"numpy and array_api_strict; move them"):
+        of(np.ones(2), array_api_strict.asarray([1.0]))
+    with pytest.raises(refattn.LibraryError, match="no array among NoneType, list"):
+        of(None, [1.0])
+
+
+def test_an_unknown_backend_lists_those_that_exist():
+    with pytest.raises(refattn.BackendUnavailable, match="'nunpy'; there are array_api, cupy, numpy, rounding"):
+        load("nunpy")
+
+
+def test_cupy_without_cupy_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(refattn.BackendUnavailable, match=r"CuPy is not installed.*refattn\[cuda13\]"):
+        load("cupy")
+
+
+def test_cupy_without_a_device_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: False, __version__="14.2.0"))
+    with pytest.raises(refattn.BackendUnavailable, match=r"CuPy 14.2.0 is installed but sees no CUDA device"):
+        load("cupy")
+
+
+def test_inside_using_numpy_arrays_are_lifted():
+    q = np.ones((2, 3))
+    with using(load("rounding", precision=refattn.PRESETS["fp32"])) as b:
+        assert active() is b
+        o, saved = Dense().forward(q, q, q)
+        assert type(o).__name__ == "Rounded"
+        assert Dense().vjp(saved, np.ones_like(q)).v.shape == (2, 3)
+    assert active() is None
+    with pytest.raises(refattn.LibraryError, match="rounding and numpy|numpy and rounding"):
+        Dense().forward(o, q, q)
+
+
+def test_a_kernel_override_is_used_and_may_decline(monkeypatch):
+    numpy = load("numpy")
+    calls = []
+
+    def doubled(x, *, decline=False):
+        calls.append(decline)
+        return NotImplemented if decline else 2 * x
+
+    @kernel("test_backend.same")
+    def same(x, *, decline=False):
+        return x
+
+    monkeypatch.setitem(numpy.kernels, "test_backend.same", doubled)
+    monkeypatch.setattr("refattn.backend._FINDERS", {np.ndarray: lambda _: numpy})
+    assert same(np.float64(3) * np.ones(1)).item() == 6
+    assert same(np.ones(1), decline=True).item() == 1
+    assert calls == [False, True]
+    assert GENERIC["test_backend.same"].__wrapped__(np.ones(1)).item() == 1
+    assert {"attend", "attend_vjp"} <= set(GENERIC)
+
+
+def test_import_pulls_in_nothing_heavy_and_unknown_names_are_named():
+    with pytest.raises(AttributeError, match="no attribute 'Dens'; it has BackendUnavailable"):
+        refattn.Dens  # noqa: B018 - the access is the test
+    assert "Dense" in dir(refattn)
+    for name in refattn.__all__:
+        assert getattr(refattn, name) is not None
+
+
+def test_trees_keep_names_and_absent_leaves():
+    inputs = Dense.Inputs(1, 2, 3, bias=4)
+    assert tree.names(inputs) == ["q", "k", "v", "bias"]
+    assert tree.leaves(tree.map(lambda x: 10 * x, inputs)) == [10, 20, 30, 40]
+    assert tree.map(str, inputs).mask is None
+    assert tree.names(Dense.Saved(inputs, 5, None)) == ["inputs.q", "inputs.k", "inputs.v", "inputs.bias", "o"]

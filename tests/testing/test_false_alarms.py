@@ -1,0 +1,121 @@
+"""No correct kernel is called wrong: a thousand simulated ones, in many styles and precisions, before every known mistake.
+
+A kernel raises an alarm if a tensor fails, or if on its one case, with no other case to contradict, a mutant of power 30
+has an amplitude near 1 in every quarter of the rows: LOOKS LIKE, or CONVENTION where the mutant is one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refattn import Dense
+from refattn.precision import Precision
+from refattn.testing.cases import Case
+from refattn.testing.diagnose import CERTAIN, Diagnosis
+from refattn.testing.judge import judge
+from refattn.testing.match import Match, match
+from refattn.testing.mutants import applicable
+from refattn.testing.tolerance import expect, storage
+from refattn.testing.verdicts import Level
+from simulated import draws, styles
+from simulated.arithmetic import rounded
+from simulated.kernel import Kernel, Problem
+
+Array = Any
+EACH = 91  # eleven styles: a thousand and one kernels
+CHUNKS = 10  # and ten times as many in the sweep
+HEADS = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))
+
+
+def problems(rng: np.random.Generator, form: str, extras: bool) -> tuple[list[Problem], int, str]:
+    """One problem for each query head, how many heads share a key head, and the kind of mask (the same for all heads)."""
+    heads, few = HEADS[int(rng.integers(len(HEADS)))]
+    kind = str(rng.choice(draws.MASKS))
+    first = draws.problem(rng, form, n=int(rng.integers(2, 65)), d=int(rng.choice([8, 16, 24, 32])), kind=kind, extras=extras)
+    found = [first]
+    for h in range(1, heads):
+        normal = {name: rounded(rng.normal(size=getattr(first, name).shape).astype(first.q.dtype), form) for name in ("k", "do")}
+        q = rounded(first.q[:, rng.permutation(first.q.shape[1])], form)
+        v = rounded(first.v[rng.permutation(first.v.shape[0])], form)
+        shared = h % (heads // few) != 0
+        given = {"k": found[-1].k, "v": found[-1].v} if shared else {"k": normal["k"], "v": v}
+        found.append(first._replace(q=q, do=normal["do"], **given))
+    return found, heads // few, kind
+
+
+def case(parts: list[Problem], ratio: int, kind: str, dtype: str) -> Case:
+    """The heads as one case of the kit: one item, causal by configuration where the mask is."""
+    p = parts[0]
+    wide = {name: np.stack([getattr(x, name) for x in parts])[None].astype(np.float64) for name in ("q", "k", "v", "do")}
+    inputs = {"q": wide["q"], "k": wide["k"][:, ::ratio], "v": wide["v"][:, ::ratio]}
+    if kind not in ("full", "causal"):
+        inputs["mask"] = p.see[None, None]
+    inputs |= {name: np.broadcast_to(getattr(p, name), (1, len(parts), *p.see.shape)).astype(kind)
+               for name, kind in (("bias", float), ("keep", bool)) if getattr(p, name) is not None}  # fmt: skip
+    if p.sink is not None:
+        inputs["sink"] = np.full(len(parts), p.sink, np.float64)
+    scheme = Dense(causal=kind == "causal", softcap=p.softcap, keep_rate=None if p.keep is None else p.keep_rate)
+    sizes = dict(zip("bhgnmde", (1, len(parts), len(parts) // ratio, *p.see.shape, p.q.shape[1], p.v.shape[1]), strict=True))
+    return Case(f"{kind}", kind, "", "", scheme, scheme.Inputs(**inputs), wide["do"], None, sizes)
+
+
+def run(kernel: Kernel, parts: list[Problem], ratio: int) -> dict[str, Array]:
+    """All heads of a kernel's results; gradients that heads share are added in the compute dtype and stored once."""
+    compute, found = np.dtype(kernel.compute), []
+    summing = replace(kernel, result=kernel.compute)
+    for p in parts:
+        p = p._replace(**{name: getattr(p, name).astype(compute) for name in ("q", "k", "v", "do")})
+        o, lse = kernel.forward(p)
+        found.append({"o": o, "lse": lse[:, 0], **(summing if ratio > 1 else kernel).backward(p, o, lse)})
+    out = {name: np.stack([x[name] for x in found])[None] for name in found[0]}
+    if ratio > 1:
+        for name in ("dk", "dv"):
+            x = out[name]
+            out[name] = x.reshape(1, -1, ratio, *x.shape[2:]).sum(axis=2, dtype=compute)
+        out |= {name: kernel.store(x) for name, x in out.items() if name.startswith("d")}
+    if "dsink" in out:
+        out["dsink"] = out["dsink"][0]
+    return out
+
+
+def draw(style: str, number: int) -> tuple[Kernel, Precision, Case, dict[str, Array]]:
+    """Kernel `number` of a style with its case and its results in the dtype that it promises."""
+    rng = np.random.default_rng([zlib.crc32(style.encode()), number, 1])
+    kernel, precision = styles.draw(style, rng)
+    parts, ratio, kind = problems(rng, kernel.result, extras=number % 2 == 0)
+    got = run(kernel, parts, ratio)
+    dtype = kernel.result
+    stored = {name: x.astype(storage(kernel.compute if name == "lse" else dtype)) for name, x in got.items()}
+    return kernel, precision, case(parts, ratio, kind, dtype), stored
+
+
+def looks(got: dict[str, Array], c: Case, dtype: str, precision: Precision) -> Iterator[tuple[str, Match]]:
+    """The mutants that a kernel looks like on this case alone."""
+    ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
+    values = {name: x.astype(np.float64) for name, x in got.items()}
+    rule = Diagnosis(dtype, precision, True)
+    for m in applicable(c, dtype, True):
+        found = match(values, ref, m.values(c, dtype))
+        if found.power >= CERTAIN and rule._like(found):
+            yield m.id, found
+
+
+def alarms(style: str, first: int, count: int) -> tuple[list[str], Counter[str]]:
+    """False alarms among the kernels of a style, numbered from `first`, and how many tensors warn and why."""
+    wrong, warned = [], Counter[str]()
+    for number in range(first, first + count):
+        kernel, precision, c, got = draw(style, number)
+        ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
+        verdicts = [judge(name, got[name], ref[name], kernel.result) for name in ref]
+        warned.update(f"{style}: {v.tensor} {v.reason}" for v in verdicts if v.level == Level.WARN)
+        bad = [f"{v.tensor} {v.level} {v.reason} {v.where}" for v in verdicts if v.level > Level.WARN]
+        bad += [f"like {i} a={m.amplitude:.2f} P={m.power:.3g} r={m.residual:.2f} {m.quarters}" for i, m in looks(got, c, kernel.result, precision)]
+        wrong += [f"{style} {number} {c.sizes} {c.family}: {bad} by {kernel}"] if bad else []
+    return wrong, warned
