@@ -91,6 +91,8 @@ class Dense:
     conventions: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
+        if not isinstance(self.causal, bool):
+            raise OptionError(f"causal={self.causal!r}: give True or False")
         visibility.check_align(self.causal, self.align)
         check_heads(self.heads)
         if self.empty not in ("zero", "mean"):

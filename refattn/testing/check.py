@@ -13,6 +13,7 @@ import numpy as np
 
 from refattn._version import __version__
 from refattn.errors import OptionError
+from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
 from refattn.testing.cases import Case, cases, nulls
@@ -200,11 +201,13 @@ class Run:
         """Verdicts with their names, and what the inputs can and can't see."""
         names = self.diagnosis.names() if self.failed() else []
         classes, words = signature(self.diagnosis.evidence) if self.failed() else ([], [])
+        if self.outputs and not any("lse" in got for _, got in self.outputs.values()):
+            words.append("no lse was returned: in half precision it is the only witness in float32, and shows the most")
         looks = self.diagnosis.looks()
         verdicts = tuple(self._with_names(v, names, looks) for v in self.verdicts)
         power = self.diagnosis.power()
         return Report(
-            candidate=_called(candidate), scheme=repr(self.scheme), library=library, dtype=self.dtype,
+            candidate=_called(candidate), scheme=written(self.scheme), library=library, dtype=self.dtype,
             contract=self.precision.name, fits=self.fits(named), cases=verdicts, notes=tuple(words),
             names=tuple(n for n, _ in names) or tuple(classes),
             explains={n.mutant: k for n, k in names}, power=power, readout=readout, repro=repro,
@@ -237,14 +240,7 @@ def repro(candidate: Any, scheme: Any, options: Mapping[str, Any]) -> str:
         return ""
     shown = {k: v.name if isinstance(v, Precision) else v for k, v in options.items()}
     quoted = " ".join(f"--{k} {_quote(str(v))}" for k, v in shown.items())
-    return f"refattn check {_quote(candidate)} --scheme {_quote(short(scheme))} {quoted}".rstrip()
-
-
-def short(scheme: Any) -> str:
-    """The constructor call with the fields that differ from their defaults."""
-    usual = type(scheme)()
-    fields = ", ".join(f"{n}={v!r}" for n, v in vars(scheme).items() if v != getattr(usual, n))
-    return f"{type(scheme).__name__}({fields})"
+    return f"refattn check {_quote(candidate)} --scheme {_quote(written(scheme))} {quoted}".rstrip()
 
 
 def _quote(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from refattn.backend import load
+from refattn.expression import written
 from refattn.precision import Precision
 from refattn.testing.cases import Case
 from refattn.testing.judge import ratios
@@ -153,7 +154,7 @@ class Diagnosis:
         ids = [e for e in self.evidence if m.id in e.matches]
         where = max(ids, key=lambda e: e.matches[m.id].power * e.fails(m))
         best = where.matches[m.id]
-        instead = None if m.instead is None else repr(m.instead(self.evidence[0].case.scheme))
+        instead = None if m.instead is None else written(m.instead(self.evidence[0].case.scheme))
         return Naming(m.id, self._title(m), best.amplitude, best.power, how, instead)
 
     def _title(self, m: Mutant) -> str:
@@ -171,7 +172,7 @@ class Diagnosis:
             if near:
                 m, x = max(near, key=lambda pair: 2 * pair[1].t * pair[1].power - pair[1].power ** 2)
                 how = "filter" if x.power >= CERTAIN else "hint"
-                instead = None if m.instead is None else repr(m.instead(e.case.scheme))
+                instead = None if m.instead is None else written(m.instead(e.case.scheme))
                 out[e.case.id] = [Naming(m.id, m.title, x.amplitude, x.power, how, instead)]
         return out
 

@@ -1,7 +1,7 @@
 """One tensor against its band: outside the rigorous bound it fails; inside, statistics may still warn.
 
     ratio = |got − want| / bound        FAIL above 1, or where NaN and infinities differ, or in shape or dtype
-    rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45), or any error beyond 6σ
+    rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45; lse: above 3), or any error beyond 6σ
     bias  = mean sign((got − want)·want) of half-precision results: WARN at |bias| ≥ 0.5 and |z| ≥ 8, as truncation gives
 
 Where the median bound exceeds the median |want| (eager half precision, long sums) single elements can't be judged: then
@@ -18,7 +18,7 @@ from refattn.testing.locate import locate
 from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst
 
 Values = Any
-SIGMAS, RMS, BIAS, BIAS_Z, STATISTICAL, ENOUGH = 6.0, 1.6, 0.5, 8.0, 3.0, 256
+SIGMAS, RMS, RMS_LSE, BIAS, BIAS_Z, STATISTICAL, ENOUGH = 6.0, 1.6, 3.0, 0.5, 8.0, 3.0, 256
 
 
 def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
@@ -39,7 +39,7 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     worst = _worst(got, band, np.where(wrong, np.inf, ratio))
     level, reason, where = Level.FAIL, "class" if wrong.any() else "bound", locate(out)
     if not out.any():
-        (level, reason), where = _statistics(got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), ""
+        (level, reason), where = _statistics(name, got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), ""
     return TensorVerdict(name, level, reason, worst, float(worst.ratio), rms, float(out.mean()), where)
 
 
@@ -71,7 +71,7 @@ def _worst(got: Values, band: Band, ratio: Values) -> Worst:
     return Worst(index, *(float(x[index]) for x in (got, band.value, band.bound, ratio)))
 
 
-def _statistics(got: Values, band: Band, rms: float, half: bool) -> tuple[Level, str]:
+def _statistics(name: str, got: Values, band: Band, rms: float, half: bool) -> tuple[Level, str]:
     """Level and reason of a tensor that is inside its bound."""
     ok = np.isfinite(band.value) & (band.value != 0) & (band.sigma > 0)
     if not ok.any():
@@ -79,7 +79,7 @@ def _statistics(got: Values, band: Band, rms: float, half: bool) -> tuple[Level,
     error, want = got[ok] - band.value[ok], band.value[ok]
     if np.median(band.bound[ok]) > np.median(np.abs(want)) and rms > STATISTICAL and want.size >= ENOUGH:
         return Level.FAIL, "statistical"
-    if rms > RMS:
+    if rms > (RMS_LSE if name == "lse" else RMS):
         return Level.WARN, "rms"
     if np.any(np.abs(error) > SIGMAS * floor(band.sigma)[ok]):
         return Level.WARN, "sigma"

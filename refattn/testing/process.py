@@ -118,7 +118,7 @@ class Process:
         talking = self._talk is not None and self._talk.is_alive()
         for pipe in (popen.stderr, *(() if talking else (popen.stdin, popen.stdout))):
             with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+                pipe.close()
 
     def _kill_group(self) -> None:
         with suppress(OSError):

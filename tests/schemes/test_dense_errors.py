@@ -12,6 +12,7 @@ K = np.zeros((2, 2, 8, 3))
 V = np.zeros((2, 2, 8, 5))
 
 FIELDS = [
+    ({"causal": "no"}, "causal='no': give True or False"),
     ({"align": "left", "causal": True}, "align='left'.*top_left.*bottom_right"),
     ({"align": "top_left"}, "align='top_left' with causal=False would be ignored"),
     ({"heads": "repeat"}, "heads='repeat'.*grouped.*tiled"),

@@ -94,8 +94,11 @@ def test_what_goes_wrong_is_said_and_the_next_case_runs(spec, name: str, status:
 
 def test_last_words_are_those_of_the_last_case(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(
-        "import os, sys\ndef f(q, k, v):\n    if q.any(): os._exit(1)\n    print('all is well', file=sys.stderr)\n    return q\n",
-        encoding="utf-8")
+        "import os, sys\n"
+        "def f(q, k, v):\n"
+        "    if q.any(): os._exit(1)\n"
+        "    print('all is well', file=sys.stderr)\n"
+        "    return q\n", encoding="utf-8")
     with open_candidate(f"{tmp_path}/kernel.py:f") as runner:
         assert runner.run(ZEROS).status == "ok"
         time.sleep(0.2)
