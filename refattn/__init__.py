@@ -13,14 +13,15 @@ from refattn._version import __version__
 if TYPE_CHECKING:
     from refattn.backend import load, of, using
     from refattn.cost import Cost, Count
-    from refattn.errors import BackendUnavailable, DtypeError, LibraryError, OptionError, RefattnError, ShapeError
+    from refattn.errors import BackendUnavailable, DtypeError, LibraryError, OptionError, RefattnError, ShapeError, UsageError
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
 
 _HOMES = {
     "refattn.backend": ("load", "of", "using"),
     "refattn.cost": ("Cost", "Count"),
-    "refattn.errors": ("BackendUnavailable", "DtypeError", "LibraryError", "OptionError", "RefattnError", "ShapeError"),
+    "refattn.errors": ("BackendUnavailable", "DtypeError", "LibraryError", "OptionError", "RefattnError", "ShapeError",
+                       "UsageError"),
     "refattn.precision": ("PRESETS", "Precision"),
     "refattn.schemes.dense": ("Dense",),
 }
@@ -38,6 +39,7 @@ __all__ = [
     "Precision",
     "RefattnError",
     "ShapeError",
+    "UsageError",
     "__version__",
     "load",
     "of",

@@ -55,7 +55,7 @@ def check(
     """
     precision = _precision(contract, dtype)
     with open_candidate(
-        candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout
+        candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
         run = Run(scheme, dtype, precision, runner, None if only is None else filters.parse(only))
         run.all_cases(progress)
