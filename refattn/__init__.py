@@ -13,7 +13,15 @@ from refattn._version import __version__
 if TYPE_CHECKING:
     from refattn.backend import load, of, using
     from refattn.cost import Cost, Count
-    from refattn.errors import BackendUnavailable, DtypeError, LibraryError, OptionError, RefattnError, ShapeError, UsageError
+    from refattn.errors import (
+        BackendUnavailable,
+        DtypeError,
+        LibraryError,
+        OptionError,
+        RefattnError,
+        ShapeError,
+        UsageError,
+    )
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
 

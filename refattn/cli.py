@@ -32,6 +32,7 @@ examples:
   refattn show "Dense(causal=True, align='bottom_right')" --n 6 --m 9
   refattn cost "Dense(causal=True)" --n 1000000 --d 128 --block none
   refattn check kernel.py:attention --vjp kernel.py:attention_vjp --scheme "Dense(causal=True)"
+  refattn check kernel.py:attention --scheme "Dense(causal=True)" --rows 32 --n 10**6
 """
 CHECK = """\
 CANDIDATE is path/file.py:function or package.module:function. It is called as function(q, k, v), with optional inputs (mask,
@@ -148,10 +149,19 @@ def _check_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--contract", metavar="PRESET", help="precision to judge under, as fp32 or 'flash-bf16(tile=1)'")
     p.add_argument("--layout", choices=["bhnd", "bnhd"], default="bhnd", help="order of the axes (default bhnd)")
     p.add_argument("--only", metavar="FILTER", help="limits of the kernel, as 'd=64,128; n%%64=0; nq=nk; heads=1:1'")
-    p.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one case (default 60)")
+    p.add_argument("--timeout", type=_seconds, metavar="S", help="seconds for one case (default 60; with --rows 3600)")
     p.add_argument("--strict", action="store_true", help="warnings fail too")
     p.add_argument("--json", metavar="FILE", help="write the report as JSON too; - for standard output, instead of text")
+    p.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, a test for each case")
     p.add_argument("--verbose", action="store_true", help="tell every case")
+    long = p.add_argument_group("one long sequence, judged at some of its rows")
+    long.add_argument("--rows", type=_size, metavar="K", help="query rows to judge in o, lse and dq; dk and dv are judged whole")
+    long.add_argument("--n", type=_size, help="queries")
+    long.add_argument("--m", type=_size, help="keys (default: n)")
+    long.add_argument("--d", type=_size, help="width of queries and keys (default 64)")
+    long.add_argument("--e", type=_size, help="width of values (default: d)")
+    long.add_argument("--heads", type=_size, metavar="H", help="query heads (default 1)")
+    long.add_argument("--kv-heads", type=_size, metavar="G", help="key and value heads (default: as many as query heads)")
 
 
 def _scheme_argument(p: argparse.ArgumentParser) -> None:
@@ -292,12 +302,13 @@ def _check(args: argparse.Namespace) -> int:
         parse_precision(args.contract)
     if args.backward is not None and args.library not in ("torch", "jax"):
         raise OptionError(f"--backward autograd needs --library torch or jax, not {args.library}; give --vjp CANDIDATE")
-    if args.json not in (None, "-") and not Path(args.json).absolute().parent.is_dir():
-        raise OptionError(f"--json {args.json}: there is no folder {Path(args.json).absolute().parent}")
-    options = ("vjp", "backward", "library", "dtype", "contract", "layout", "only", "timeout")
-    check = importlib.import_module("refattn.testing.check").check
+    for name, file in (("--json", args.json), ("--junit", args.junit)):
+        if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
+            raise OptionError(f"{name} {file}: there is no folder {Path(file).absolute().parent}")
     with _progress() as progress:
-        found = check(args.candidate, made, progress=progress, **{name: getattr(args, name) for name in options})
+        found = _judge(args)(args.candidate, made, progress=progress)
+    if args.junit is not None:
+        importlib.import_module("refattn.testing.junit").write(found, args.junit, strict=args.strict)
     if args.json is not None:
         text = json.dumps(reports.to_json(found), indent=2, allow_nan=False) + "\n"
         sys.stdout.write(text) if args.json == "-" else Path(args.json).write_text(text, encoding="utf-8")
@@ -306,6 +317,24 @@ def _check(args: argparse.Namespace) -> int:
         sys.stdout.write(reports.render(found, width=min(_width(), 120), color=color, verbose=args.verbose))
     status: int = found.status(args.strict)
     return status
+
+
+def _judge(args: argparse.Namespace) -> Callable[..., Any]:
+    """``check``, or with --rows ``check_rows``, with the options that were given."""
+    options = {name: getattr(args, name) for name in ("vjp", "backward", "library", "dtype", "contract", "layout")}
+    sizes = {name: getattr(args, name) for name in ("n", "m", "d", "e", "heads", "kv_heads")}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if args.rows is None:
+        if given:
+            raise OptionError(f"--{next(iter(given)).replace('_', '-')} needs --rows K; sizes of all cases are chosen by --only")
+        check = importlib.import_module("refattn.testing.check").check
+        return functools.partial(check, **options, only=args.only, timeout=60.0 if args.timeout is None else args.timeout)
+    if args.n is None or args.only is not None:
+        wrong = "needs --n N" if args.n is None else f"makes one case: --only {args.only!r} has nothing to choose from"
+        raise OptionError(f"--rows {args.rows} {wrong}")
+    check_rows = importlib.import_module("refattn.testing.sampled").check_rows
+    limit = {} if args.timeout is None else {"timeout": args.timeout}
+    return functools.partial(check_rows, rows=args.rows, **given, **options, **limit)
 
 
 Progress = Callable[[int, int, str, str], None]

@@ -29,3 +29,7 @@ class BackendUnavailable(RefattnError, RuntimeError):
 
 class UsageError(RefattnError, ValueError):
     """A command or a call of the kit that can't be carried out as it was asked for."""
+
+
+class Undecided(RefattnError, ArithmeticError):
+    """A comparison, or a rounding to float64, that certified enclosures leave open; more bits may settle it."""

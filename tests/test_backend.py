@@ -32,7 +32,7 @@ def test_two_libraries_and_none_are_refused():
 
 
 def test_an_unknown_backend_lists_those_that_exist():
-    with pytest.raises(refattn.BackendUnavailable, match="'nunpy'; there are array_api, cupy, numpy, rounding"):
+    with pytest.raises(refattn.BackendUnavailable, match=r"'nunpy'; there are array_api, cupy, numpy, rounding"):
         load("nunpy")
 
 
@@ -56,7 +56,7 @@ def test_inside_using_numpy_arrays_are_lifted():
         assert type(o).__name__ == "Rounded"
         assert Dense().vjp(saved, np.ones_like(q)).v.shape == (2, 3)
     assert active() is None
-    with pytest.raises(refattn.LibraryError, match="rounding and numpy|numpy and rounding"):
+    with pytest.raises(refattn.LibraryError, match=r"rounding and numpy|numpy and rounding"):
         Dense().forward(o, q, q)
 
 

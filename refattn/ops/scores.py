@@ -10,16 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from refattn.backend import of
+from refattn.kernels import kernel
 from refattn.ops.visibility import query_rows
 
 Array = Any
+
+
+@kernel("inverse_root")
+def inverse_root(like: Array, d: int) -> Any:
+    """1/√d, as a number. Overridden where the float nearest to it is not what the equation means."""
+    return d**-0.5
 
 
 @dataclass(frozen=True)
 class Scores:
     """scale, softcap: numbers; bias: (..., n | 1, m | 1) or None, added after the softcap."""
 
-    scale: float
+    scale: Any
     softcap: float | None = None
     bias: Array | None = None
 

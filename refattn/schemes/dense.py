@@ -27,7 +27,7 @@ from refattn.errors import OptionError, ShapeError
 from refattn.kernels import kernel
 from refattn.ops import visibility
 from refattn.ops.heads import HeadMap, check_heads, head_map, unbroadcast
-from refattn.ops.scores import Scores
+from refattn.ops.scores import Scores, inverse_root
 from refattn.ops.softmax import row_max, weights
 from refattn.ops.visibility import Visibility, query_rows
 from refattn.schemes.base import core
@@ -170,7 +170,7 @@ class Dense:
         """o_i (e,) and lse_i () of one query q (d,) over keys k (m, d), v (m, e); a sink is one more logit, of value 0."""
         xp, m, everyone = of(q).xp, k.shape[0], v
         q, k, v = (xp.where(some, x, 0.0) for some, x in ((xp.any(see), q), (see[:, None], k), (see[:, None], v)))
-        s = xp.sum(k * q, axis=-1) * self._scale(q.shape[0])
+        s = xp.sum(k * q, axis=-1) * self._scale(q)
         s = s if self.softcap is None else xp.tanh(s / self.softcap) * self.softcap
         s = xp.where(see, s if bias is None else s + bias, -math.inf)
         logits = s if sink is None else xp.concat([s, sink])
@@ -246,15 +246,16 @@ class Dense:
         useful = None if visibility.depends_on_values(given) else nnz * (d + e)
         return Cost(forward, backward, useful, _peak(self, given, n if block is None else min(block, n)))
 
-    def _scale(self, d: int) -> float:
-        return self.scale if self.scale is not None else d**-0.5 if d else 1.0
+    def _scale(self, q: Array) -> Any:
+        d = q.shape[-1]
+        return self.scale if self.scale is not None else inverse_root(q, d) if d else 1.0
 
     def _read(self, inputs: Inputs) -> tuple[HeadMap, Visibility, Scores]:
         """The inputs as heads, visibility and score terms."""
         heads = head_map(inputs.q.shape, inputs.k.shape, self.heads)
         offset = visibility.offset(self.causal, self.align, inputs.q.shape[-2], inputs.k.shape[-2])
         bias = None if inputs.bias is None else heads.full(inputs.bias, inputs.q.ndim)
-        scores = Scores(self._scale(inputs.q.shape[-1]), self.softcap, bias)
+        scores = Scores(self._scale(inputs.q), self.softcap, bias)
         return heads, visibility.from_inputs(heads, inputs, self.causal, offset), scores
 
     def _extras(self, heads: HeadMap, inputs: Inputs) -> tuple[Array | None, Array | None]:
@@ -266,12 +267,22 @@ class Dense:
 
 
 def _peak(scheme: Dense, shapes: Dense.Inputs, rows: int) -> int:
-    """An upper bound on live elements of forward or vjp: tiles of a block, selected keys, results in parts and whole."""
+    """An upper bound on the elements alive in ``forward`` or ``vjp`` with `rows` queries at a time, inputs not counted.
+
+    A head of ``vjp`` holds see, s, P, dP, dS, dS' of a block (with softcap tanh and dS'/scale too); keys and values
+    selected, their gradients, and those of two blocks while they are added; a block's q, o, do, do·o, dq and statistics;
+    dq in parts and whole. ``forward`` holds less of each, but o and lse in parts and whole. All heads share positions.
+    """
     n, m, d, e = shapes.q[-2], shapes.k[-2], shapes.q[-1], shapes.v[-1]
-    heads: int = product(shapes.q[:-2])
-    tiles = 8 + (2 if scheme.softcap is not None else 0) + (1 if shapes.bias is not None else 0)
-    bias = 0 if shapes.bias is None else 2 * product(shapes.bias)
-    most: int = heads * (tiles * rows * m + 3 * m * (d + e) + 2 * n * (d + e + 1) + 6 * rows * (d + e + 2)) + bias
+    heads: int = max(product(shapes.q[:-2]), 1)
+    see = scheme.causal or any(x is not None for x in (shapes.mask, shapes.segment_ids, shapes.key_valid))
+    tiles = 5 + see + (2 if scheme.softcap is not None else 0) + (shapes.keep is not None or shapes.bias is not None)
+    keys = (3 + see) if rows < n else 2 + (see or scheme.empty == "mean")
+    kept = 0 if shapes.keep is None else m * e
+    block = tiles * rows * m + max(rows, 1) * (2 * d + 3 * e + 10)
+    per_head = block + keys * m * (d + e) + kept + n * max(2 * d + e + 1, 2 * e + 2) + 4
+    bias = 0 if shapes.bias is None else 4 * product(shapes.bias)
+    most: int = heads * per_head + bias + (n + m if scheme.causal else 0)
     return most
 
 
@@ -309,18 +320,22 @@ def attend_vjp(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | N
                ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """dq, dk, dv, dbias (in the shape of scores.bias), dsink (to be summed); dk and dv are accumulated block by block."""
     xp = of(q, k, v, do).xp
-    dqs, dbiases, dsinks, dk, dv = [], [], [], None, None
+    one_row = scores.bias is None or scores.bias.shape[-2] == 1  # of bias for all queries: its gradient is a sum over blocks
+    dqs, dbiases, dk, dv, dbias, dsink = [], [], None, None, None, None
     for at in blocks(q.shape[-2], block):
         part = _rows_vjp(q[..., at, :], k, v, sink, _at(keep, at), see.rows(at), scores, at, o[..., at, :], lse[..., at, :],
                          do[..., at, :], _at(dlse, at), keep_rate)
         dqs.append(part[0])
-        dk, dv = (part[1], part[2]) if dk is None else (dk + part[1], dv + part[2])
-        dbiases.append(part[3])
-        dsinks.append(part[4])
-    dbias = None
-    if scores.bias is not None:
-        dbias = xp.concat(dbiases, axis=-2) if scores.bias.shape[-2] != 1 else sum(dbiases[1:], start=dbiases[0])
-    return xp.concat(dqs, axis=-2), dk, dv, dbias, None if sink is None else sum(dsinks[1:], start=dsinks[0])
+        dk, dv, dsink = _plus(dk, part[1]), _plus(dv, part[2]), _plus(dsink, part[4])
+        if one_row:
+            dbias = _plus(dbias, part[3])
+        else:
+            dbiases.append(part[3])
+    return xp.concat(dqs, axis=-2), dk, dv, dbias if one_row else xp.concat(dbiases, axis=-2), dsink
+
+
+def _plus(total: Array | None, part: Array | None) -> Array | None:
+    return part if total is None else total + part
 
 
 def _rows_vjp(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Array | None, scores: Scores,

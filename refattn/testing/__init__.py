@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from refattn.testing.check import assert_conforms, check
+    from refattn.testing.sampled import check_rows
     from refattn.testing.verdicts import Report
 
-__all__ = ["Report", "assert_conforms", "check"]
-_HOMES = {"check": "check", "assert_conforms": "check", "Report": "verdicts"}
+__all__ = ["Report", "assert_conforms", "check", "check_rows"]
+_HOMES = {"check": "check", "assert_conforms": "check", "check_rows": "sampled", "Report": "verdicts"}
 
 
 def __getattr__(name: str) -> Any:

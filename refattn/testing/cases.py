@@ -54,15 +54,15 @@ def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = 
             continue
         for tier, sizes in family.tiers.items():
             fitted = sizes if only is None else only.fit(sizes)
-            if fitted is None or (family.name, tuple(fitted.items())) in seen or not _possible(scheme, fitted):
+            if fitted is None or (family.name, tuple(fitted.items())) in seen or not _possible(family, scheme, fitted):
                 continue
             seen.add((family.name, tuple(fitted.items())))
             yield draw(family, tier, fitted, want)
 
 
-def _possible(scheme: Any, sizes: Sizes) -> bool:
-    """Sizes that the configuration takes: causal without an alignment needs n = m."""
-    return not (scheme.causal and scheme.align is None and sizes["n"] != sizes["m"])
+def _possible(family: Family, scheme: Any, sizes: Sizes) -> bool:
+    """Sizes that the configuration takes: causal needs n = m, an alignment, or positions among the inputs."""
+    return not (scheme.causal and scheme.align is None and sizes["n"] != sizes["m"]) or family.placed
 
 
 def draw(family: Family, tier: str, sizes: Sizes, want: Want) -> Case:
@@ -88,9 +88,18 @@ def draw(family: Family, tier: str, sizes: Sizes, want: Want) -> Case:
 
 
 def nulls(case: Case) -> dict[str, Values]:
-    """Null models: answers that use no attention. Each must fail a case that is not exempt from it."""
-    v, shape = case.inputs.v, case.do.shape
-    ratio = case.sizes["h"] // case.sizes["g"] if case.sizes["g"] else 1
-    mean = np.broadcast_to(np.repeat(v.mean(axis=-2, keepdims=True), ratio, axis=1), shape) if v.size else np.zeros(shape)
-    right, _ = case.scheme.forward(*case.inputs)
-    return {"zeros": np.zeros(shape), "mean of V": mean, "previous row": np.roll(right, 1, axis=-2)}
+    """Null models: answers that use no attention. Each must fail a case that is not exempt from it.
+
+    Without a previous query, or with a single key, that model is no other answer and is left out.
+    """
+    v, shape, sizes = case.inputs.v, case.do.shape, case.sizes
+    out = {"zeros": np.zeros(shape)}
+    if sizes["m"] > 1:
+        ratio = sizes["h"] // sizes["g"] if sizes["g"] else 1
+        mean = v.mean(axis=-2, keepdims=True)
+        mean = np.tile(mean, (1, ratio, 1, 1)) if case.scheme.heads == "tiled" else np.repeat(mean, ratio, axis=1)
+        out["mean of V"] = np.broadcast_to(mean, shape)
+    if sizes["n"] > 1:
+        right, _ = case.scheme.forward(*case.inputs)
+        out["previous row"] = np.roll(right, 1, axis=-2)
+    return out

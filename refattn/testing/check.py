@@ -53,7 +53,7 @@ def check(
     RefattnError
         For options that mean nothing, and a candidate that can't be loaded.
     """
-    precision = _precision(contract, dtype)
+    precision = contract_of(contract, dtype)
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
@@ -77,7 +77,7 @@ def assert_conforms(candidate: Any, scheme: Any, *, strict: bool = False, **opti
     return report
 
 
-def _precision(contract: str | Precision | None, dtype: str) -> Precision:
+def contract_of(contract: str | Precision | None, dtype: str) -> Precision:
     """The contract to judge under; refused if it is none for this dtype."""
     presets = for_dtype(dtype)
     if contract is None:
@@ -207,13 +207,12 @@ class Run:
         verdicts = tuple(self._with_names(v, names, looks) for v in self.verdicts)
         power = self.diagnosis.power()
         return Report(
-            candidate=_called(candidate), scheme=written(self.scheme), library=library, dtype=self.dtype,
+            candidate=called(candidate), scheme=written(self.scheme), library=library, dtype=self.dtype,
             contract=self.precision.name, fits=self.fits(named), cases=verdicts, notes=tuple(words),
             names=tuple(n for n, _ in names) or tuple(classes),
             explains={n.mutant: k for n, k in names}, power=power, readout=readout, repro=repro,
             unseen=tuple(sorted(i for i, p in power.items() if p < 15)),
-            environment={"refattn": __version__, "python": platform.python_version(), "numpy": np.__version__,
-                         "platform": sys.platform},
+            environment=environment(),
         )  # fmt: skip
 
     def _with_names(self, v: CaseVerdict, names: list[tuple[Naming, int]], looks: dict[str, list[Naming]]) -> CaseVerdict:
@@ -234,6 +233,11 @@ class Run:
         return {k: v for k, v in options.items() if v is not None and usual.get(k) != v}
 
 
+def environment() -> dict[str, str]:
+    """What a report was made with."""
+    return {"refattn": __version__, "python": platform.python_version(), "numpy": np.__version__, "platform": sys.platform}
+
+
 def repro(candidate: Any, scheme: Any, options: Mapping[str, Any]) -> str:
     """The command that repeats a check; empty for a candidate that is not named by a string."""
     if not isinstance(candidate, str) or any(callable(v) for v in options.values()):
@@ -247,7 +251,8 @@ def _quote(text: str) -> str:
     return text if re.fullmatch(r"[\w./:@-]+", text) else f'"{text}"'
 
 
-def _called(candidate: Any) -> str:
+def called(candidate: Any) -> str:
+    """The name of a candidate in a report."""
     return candidate if isinstance(candidate, str) else getattr(candidate, "__qualname__", repr(candidate))
 
 

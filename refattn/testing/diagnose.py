@@ -21,6 +21,7 @@ from refattn.testing.cases import Case
 from refattn.testing.judge import ratios
 from refattn.testing.match import Match, match, out_of_class
 from refattn.testing.mutants import Mutant, applicable
+from refattn.testing.staged import Staged
 from refattn.testing.verdicts import Band, Level, Naming
 
 Values = Any
@@ -60,8 +61,12 @@ class Diagnosis:
     def collect(self, case: Case, got: Mapping[str, Values], ref: Mapping[str, Band], failing: frozenset[str]) -> None:
         """Match every applicable mutant on a judged case."""
         e = Evidence(case, got, ref, failing)
-        for m in applicable(case, self.dtype, self.backward):
-            values = m.values(case, self.dtype)
+        mutants = applicable(case, self.dtype, self.backward)
+        right = Staged(case.scheme, case.inputs)
+        if mutants:
+            right.run()
+        for m in mutants:
+            values = m.values(case, self.dtype, right)
             e.predicted[m.id], self.mutants[m.id] = values, m
             e.matches[m.id] = match(got, ref, values)
         self.evidence.append(e)

@@ -1,7 +1,7 @@
 """One tensor against its band: outside the rigorous bound it fails; inside, statistics may still warn.
 
     ratio = |got − want| / bound        FAIL above 1, or where NaN and infinities differ, or in shape or dtype
-    rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45; lse: above 3), or any error beyond 6σ
+    rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45), lse above 3; or an error > 6σ
     bias  = mean sign((got − want)·want) of half-precision results: WARN at |bias| ≥ 0.5 and |z| ≥ 8, as truncation gives
 
 Where the median bound exceeds the median |want| (eager half precision, long sums) single elements can't be judged: then

@@ -46,13 +46,18 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Job:
-    """What a candidate is run on, NumPy arrays in its dtype. saved: the reference's o and lse, if its vjp asks for them."""
+    """What a candidate is run on, NumPy arrays in its dtype. saved: the reference's o and lse, if its vjp asks for them.
+
+    rows: the queries whose o, lse and dq are wanted, None for all. With rows the arrays are large: the candidate gets them
+    themselves instead of copies, and of what it returns the rows alone are kept.
+    """
 
     inputs: Arrays
     do: Array | None = None
     dlse: Array | None = None
     saved: Arrays = field(default_factory=dict)
     strided: bool = False
+    rows: Array | None = None
 
 
 @dataclass(frozen=True)

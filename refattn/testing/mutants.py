@@ -56,10 +56,17 @@ class Mutant:
         """The tensors in which the mistake is looked for."""
         return BACKWARD if self.backward else FORWARD
 
-    def values(self, case: Case, dtype: str) -> Outputs:
-        """What a kernel with this mistake returns in exact arithmetic: the tensors of its side, as float64 arrays."""
+    def values(self, case: Case, dtype: str, right: Staged | None = None) -> Outputs:
+        """What a kernel with this mistake returns in exact arithmetic: the tensors of its side, as float64 arrays.
+
+        right: an unpatched kernel that has run on this case, whose forward a mistake of the backward starts from.
+        """
         with np.errstate(all="ignore"):  # a mistake may overflow; that is what it is
-            out = self._run(case, case.inputs, case.do, case.dlse, dtype)
+            if right is not None and self.backward:
+                out = right.again(self.patches, dtype, self.tile or 64).backward(right.o, right.lse, case.do, case.dlse)
+                out = out if self.after is None else self.after(out, case, dtype, self.tile)
+            else:
+                out = self._run(case, case.inputs, case.do, case.dlse, dtype)
         return {name: x for name, x in out.items() if name in self.tensors}
 
     def bands(self, case: Case, dtype: str, backend: Any) -> dict[str, Band]:

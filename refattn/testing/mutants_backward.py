@@ -9,7 +9,8 @@ import numpy as np
 
 from refattn.backend import of
 from refattn.testing.cases import Case
-from refattn.testing.mutants import Mutant, add
+from refattn.testing import mutants_masks  # noqa: F401 - its mutants come first, and are used here
+from refattn.testing.mutants import MUTANTS, Mutant, add
 from refattn.testing.mutants_forward import _as_if_contiguous, blind, hides, lower, own_scale, rounded, tiles
 from refattn.testing.staged import Staged
 
@@ -129,6 +130,22 @@ def _nan_rows(out: Any, case: Case, dtype: str, tile: int) -> Any:
     return {"dq": xp.where(none, math.nan, out["dq"]), **spread}
 
 
+def _masked_as(m: Mutant) -> Mutant:
+    """The forward is right; the backward recomputes P with the mask of another mutant."""
+
+    def recompute(kernel: Staged, usual: Any, q: Array, k: Array, lse: Array) -> Array:
+        scheme, inputs = (kernel.scheme, kernel.inputs) if m.before is None else m.before(kernel.scheme, kernel.inputs, m.tile)
+        other = Staged(scheme, inputs, {n: p for n, p in m.patches.items() if n == "hide"}, kernel.dtype, m.tile or 64)
+        other.prepare()
+        s = other.do("hide", kernel.add_bias(kernel.bend(kernel.scores(q, k))))
+        xp = of(s, lse).xp
+        none = lse == -math.inf  # a query that saw nothing has no P, whatever this mask says
+        p = xp.exp(xp.minimum(xp.where(s == -math.inf, 0.0, s - xp.where(none, 0.0, lse)), 80.0))
+        return xp.where(none | (s == -math.inf), 0.0, p)
+
+    return Mutant(f"B6-{m.id}", m.family, f"in the backward alone: {m.title}", m.applies, patches={"recompute": recompute})
+
+
 def keyed(case: Case, dtype: str) -> bool:
     return case.inputs.keep is not None
 
@@ -194,3 +211,6 @@ add(
            applies=lambda c, dtype: c.sizes["n"] > 16 and dtype != "float64", patches={"pull_k": _half_keys, "pull_v": _half_keys}),
 )  # fmt: skip
 
+# The masks of forward mistakes, in the backward alone.
+_MASKS = ("F20", "F21", "F22", "F23", "F23s", "F26", "F27", "F28", "F30", "F30l", "F31", "F31f", "F34", "F34p")
+add(*[_masked_as(m) for m in MUTANTS if m.id.partition("@")[0] in _MASKS])

@@ -5,7 +5,8 @@
     nq=nk, d=e   two sizes equal        heads=1:1, heads=4:1      query heads for each key head
     family=tail,mask                    these families alone
 
-Cases are reshaped to the nearest sizes that fit, upwards; a case that can't be is left out.
+Cases are reshaped to the nearest sizes that fit, upwards. A case that can't be is left out, and so is one that would lose
+what it is about: one query, n ≠ m, shared heads. Sizes are positive.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from refattn.errors import OptionError
+from refattn.testing.families import FAMILIES
 
 NAMES = {"b": "b", "h": "h", "hkv": "g", "nq": "n", "nk": "m", "m": "m", "d": "d", "e": "e", "dv": "e"}
 FORMS = "write d=64,128; n%64=0; nq=nk; d=e; heads=4:1; family=tail,mask"
@@ -31,25 +33,46 @@ class Only:
     families: tuple[str, ...] | None
 
     def fit(self, sizes: Mapping[str, int]) -> Mapping[str, int] | None:
-        """The sizes nearest to these that satisfy the filter, or None."""
+        """The sizes nearest to these that satisfy the filter; None if there are none, or if they lose what was meant."""
         out = dict(sizes)
-        for axis, allowed in self.values.items():
-            out[axis] = next((a for a in sorted(allowed) if a >= out[axis]), max(allowed))
-        for axis, step in self.multiples.items():
-            out[axis] = -(-out[axis] // step) * step
+        for axis in out:
+            out[axis] = self._nearest(axis, out[axis])
         for one, two in self.equal:
-            out[two] = out[one]
-        if self.ratio is not None:
-            out["h"] = out["g"] * self.ratio
-        return out if self._holds(out) else None
+            kept, changed = (two, one) if self._fixed(two) and not self._fixed(one) else (one, two)
+            out[changed] = out[kept]
+        ratio = self.ratio or sizes["h"] // max(sizes["g"], 1)
+        if not self._fixed("h"):
+            out["h"] = out["g"] * ratio
+        elif not self._fixed("g"):
+            out["g"] = out["h"] // max(ratio, 1)
+        return out if self._holds(out) and _same_kind(sizes, out) else None
+
+    def _nearest(self, axis: str, size: int) -> int:
+        """The smallest size not below `size` that the clauses on this axis allow, or the largest that they do."""
+        step = self.multiples.get(axis, 1)
+        if axis not in self.values:
+            return -(-size // step) * step
+        allowed = [a for a in sorted(self.values[axis]) if a % step == 0] or [size]
+        return next((a for a in allowed if a >= size), allowed[-1])
+
+    def _fixed(self, axis: str) -> bool:
+        return axis in self.values or axis in self.multiples
 
     def _holds(self, sizes: Mapping[str, int]) -> bool:
         return (
             all(sizes[a] in allowed for a, allowed in self.values.items())
             and all(sizes[a] % step == 0 for a, step in self.multiples.items())
             and all(sizes[a] == sizes[b] for a, b in self.equal)
-            and (sizes["g"] == 0 or sizes["h"] % sizes["g"] == 0)
+            and (self.ratio is None or sizes["h"] == self.ratio * sizes["g"])
+            and (sizes["h"] % sizes["g"] == 0 if sizes["g"] else sizes["h"] == 0)
         )
+
+
+def _same_kind(sizes: Mapping[str, int], fitted: Mapping[str, int]) -> bool:
+    """No or one query or key, n ≠ m and shared heads are what a case is about: it is left out if they are lost."""
+    return all(sizes[a] > 1 or fitted[a] == sizes[a] for a in "nm") and all(
+        sizes[a] == sizes[b] or fitted[a] != fitted[b] for a, b in ("nm", "hg")
+    )
 
 
 def parse(text: str) -> Only:
@@ -69,12 +92,12 @@ def parse(text: str) -> Only:
         left, right = (part.strip() for part in clause.partition("=")[::2])
         axis, _, step = left.partition("%")
         if left == "family" and right:
-            families = tuple(f.strip() for f in right.split(","))
+            families = _families(clause, right)
         elif left == "heads" and re.fullmatch(r"[1-9]\d*:1", right):
             ratio = int(right[:-2])
         elif step.isdigit() and int(step) > 0 and right == "0":
             multiples |= {a: int(step) for a in _axes(clause, axis)}
-        elif re.fullmatch(r"\d+(\s*,\s*\d+)*", right):
+        elif re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", right):
             values |= {a: tuple(int(r) for r in right.split(",")) for a in _axes(clause, left)}
         elif right in NAMES and left in NAMES:
             equal.append((NAMES[left], NAMES[right]))
@@ -89,3 +112,11 @@ def _axes(clause: str, name: str) -> tuple[str, ...]:
     if name not in NAMES:
         raise OptionError(f"--only {clause!r}: no size is called {name!r}; there are n, {', '.join(NAMES)}. {FORMS}")
     return (NAMES[name],)
+
+
+def _families(clause: str, names: str) -> tuple[str, ...]:
+    found, there = tuple(f.strip() for f in names.split(",")), [f.name for f in FAMILIES]
+    for name in found:
+        if name not in there:
+            raise OptionError(f"--only {clause!r}: no family is called {name!r}; there are {', '.join(there)}")
+    return found

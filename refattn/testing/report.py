@@ -20,6 +20,8 @@ from typing import Any
 from refattn.precision import PRESETS
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
 
+LISTED = 12
+"""Rows that are told by their numbers, where some were chosen."""
 SHOWN = 3
 """Failing cases of different kinds that are told in full, one if a mistake explains all; `verbose` tells every case."""
 
@@ -76,8 +78,18 @@ def _verdict(report: Report) -> str:
             f"{level if judged else 'NOT JUDGED'}  {says[level]}",
             f"  {report.candidate} against {report.scheme}",
             f"  {report.library}, {report.dtype}, judged under {_meaning(report.contract)}; {_fits(report)}",
+            *([_sampled(report)] if report.rows else []),
         ]
     )
+
+
+def _sampled(report: Report) -> str:
+    """Which rows were judged, and that the others were not."""
+    backward = any(t.tensor in ("dk", "dv") for c in report.cases for t in c.tensors)
+    shown = ", ".join(map(str, report.rows[:LISTED])) + (", …" if len(report.rows) > LISTED else "")
+    n = report.cases[0].sizes["n"]
+    more = " and dq, and all of dk and dv" if backward else ""
+    return f"  {_count(len(report.rows), 'row')} of {n} judged in o, lse{more}, the other rows not: {shown}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -98,7 +110,7 @@ def _fits(report: Report) -> str:
     if not report.judged:
         return "nothing was judged"
     if report.fits is None:
-        return f"it keeps no contract of {report.dtype}"
+        return "it does not keep this contract" if report.rows else f"it keeps no contract of {report.dtype}"
     if report.fits == report.contract:
         return "it keeps this contract"
     return f"the strictest contract that it keeps is {report.fits}"
@@ -201,6 +213,11 @@ def _different(bad: list[CaseVerdict]) -> list[CaseVerdict]:
 
 def _worst_ratio(case: CaseVerdict) -> float:
     return max((t.max_ratio for t in case.tensors), default=0.0)
+
+
+def case_text(case: CaseVerdict) -> str:
+    """One case in words, as the report tells it."""
+    return "\n".join(_case(case, ""))
 
 
 def _case(case: CaseVerdict, named: str) -> Iterator[str]:

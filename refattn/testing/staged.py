@@ -9,6 +9,7 @@ run on NumPy values and under the rounding reading alike. A patch is ``{stage: f
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,8 +48,15 @@ class Staged:
         e = self.do("weights", s, c)
         z = self.do("total", e, c, s)
         o, lse = self.do("combine", e, z, v, c, s), self.do("statistic", z, c, s)
+        self.o, self.lse = o, lse
         out = {"o": o, "lse": of(lse).xp.squeeze(lse, axis=-1)}
         return out if do is None else out | self.backward(o, lse, do, dlse)
+
+    def again(self, patches: Mapping[str, Patch], dtype: str, tile: int) -> Staged:
+        """The same kernel on the same inputs, prepared, with other patches."""
+        other = copy.copy(self)
+        other.patches, other.dtype, other.tile = patches, dtype, tile
+        return other
 
     def backward(self, o: Array, lse: Array, do: Array, dlse: Array | None) -> dict[str, Array]:
         """The gradients from the forward's own o and lse (..., n, 1), as a kernel takes them."""

@@ -102,6 +102,7 @@ class Report:
 
     names: mistakes over all cases, best first, with the number of failing cases that each explains in `explains`.
     power: mutant → largest power over the judged cases; unseen: applicable mutants whose power is below 15.
+    rows: the query rows that were judged, where they were not all (``check_rows``).
     """
 
     candidate: str
@@ -119,6 +120,7 @@ class Report:
     repro: str = ""
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[int, ...] = ()
 
     @property
     def judged(self) -> tuple[CaseVerdict, ...]:

@@ -51,12 +51,13 @@ class Runner:
         self._dtype, self._inputs, self.has_backward = dtype, inputs, has_backward
 
     def run(self, inputs: Mapping[str, Array], do: Array | None = None, dlse: Array | None = None,
-            saved: Mapping[str, Array] | None = None, strided: bool = False) -> Outcome:
+            saved: Mapping[str, Array] | None = None, strided: bool = False, rows: Array | None = None) -> Outcome:
         """One case: forward, and with `do` backward if there is one.
 
         inputs, do, dlse: arrays (..., H, n, d) and so on, whose floats are exact in the candidate's dtype; dlse and saved
         lse are handed over in float32 where that is a half precision. saved: the reference's lse (and o), for a vjp that
         names it where the forward does not return it. strided: q, k, v and do as non-contiguous views (jax: as they are).
+        rows: queries; of o, lse and dq these come back alone, and the arrays are handed over without a copy (see Job).
 
         Raises
         ------
@@ -67,11 +68,12 @@ class Runner:
         exact, rounded = adapters.dtype_of(self._dtype), adapters.statistic(self._dtype)
         arrays = {name: _exactly(name, x, exact) if name in self._inputs.floats else np.asarray(x)
                   for name, x in inputs.items()}
-        kept = {name: np.asarray(x).astype(rounded if name == "lse" else exact) for name, x in (saved or {}).items()}
+        kept = {name: np.asarray(x).astype(rounded if name == "lse" else exact, copy=False)
+                for name, x in (saved or {}).items()}
         return self._run(Job(
             {name: arrays[name] for name in self._inputs.names if name in arrays},
             None if do is None else _exactly("do", do, exact),
-            None if dlse is None else _exactly("dlse", dlse, rounded), kept, strided))
+            None if dlse is None else _exactly("dlse", dlse, rounded), kept, strided, rows))
 
     def _check(self, inputs: Mapping[str, Array], do: Array | None, saved: Mapping[str, Array]) -> None:
         missing = [name for name in self._inputs.required if name not in inputs]
@@ -225,6 +227,8 @@ def _check_options(forward: Any, vjp: Any, backward: str | None, library: str, l
 def _exactly(name: str, x: Array, dtype: np.dtype[Any]) -> Array:
     """x in `dtype`, refused if that changes a value: the reference would be computed from other numbers than the result."""
     x = np.asarray(x)
+    if x.dtype == dtype:
+        return x
     with np.errstate(over="ignore", under="ignore"):
         y = x.astype(dtype)
     if not np.array_equal(x.astype(np.float64), y.astype(np.float64), equal_nan=True):

@@ -1,0 +1,42 @@
+"""What ``refattn verify`` does: list the claims, or put one to the test, print it, draw it and write it down."""
+
+from __future__ import annotations
+
+import json as encoder
+from pathlib import Path
+
+from refattn import _version
+from refattn.errors import UsageError
+from refattn.verify import claims, verify
+
+
+def main(name: str | None = None, *, png: str | Path | None = None, json: str | Path | None = None) -> int:
+    """Exit status of ``refattn verify [NAME] [--png F] [--json F]``: 0 everything as stated, 1 something is not.
+
+    Raises
+    ------
+    UsageError
+        For a name that does not exist, and for a file without a name: what the command line calls status 2.
+    BackendUnavailable, OptionError, OSError
+        If a file was asked for that can't be written.
+    """
+    if name is None:
+        if png is not None or json is not None:
+            raise UsageError(f"a picture or a record of what? Name one claim of {', '.join(claims())}")
+        width = max(map(len, claims()))
+        for known, sentence in claims().items():
+            print(f"{known:<{width}}  {sentence}")
+        return 0
+    found = verify(name)
+    for claim in found:
+        print(claim, end="\n\n")
+    wrong = [claim.name for claim in found if not claim.as_stated]
+    print(f"{len(found) - len(wrong)} of {len(found)} as stated" + (f"; not: {', '.join(wrong)}" if wrong else ""))
+    if json is not None:
+        record = {"refattn": _version.__version__, "name": name, "claims": [claim.to_json() for claim in found]}
+        Path(json).write_text(encoder.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if png is not None:
+        from refattn.verify.chart import save
+
+        save(found, png)
+    return 1 if wrong else 0

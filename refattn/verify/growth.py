@@ -1,0 +1,149 @@
+"""How work and memory grow with n: laws derived from exact counts of the texts themselves, not from timings.
+
+Every text is run by the counting reading at growing n, up to 2²⁰, and the law is derived from the counts: an identity in
+the forms of ``refattn.verify.forms`` wherever there is one. Other sizes stay as they are, so that the numbers in a law are
+multiples of d = e = 64 for one head of one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refattn.backend import load, using
+from refattn.catalogue import ROWS, Row, Variant
+from refattn.errors import OptionError
+from refattn.verify.claim import Claim, Curve, Picture
+from refattn.verify.forms import FORMS, Form, Law, Point, derive
+from refattn.verify.sizes import shapes
+
+FIXED = {"b": 1, "h": 1, "g": 1, "d": 64, "e": 64}
+BLOCK = 4096
+WHOLE = tuple(2**k for k in range(2, 21))
+BLOCKED = tuple(BLOCK * k for k in (2, 3, 4, 5, 6, 8, 16, 32, 64, 128, 256))
+DRIFT = 0.01
+"""A fit stands for its form if the ratio to the count moves less than this over the three largest sizes."""
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A quantity of a row, the law that it is said to follow, and who says so; ``blocked``: BLOCK rows at a time."""
+
+    quantity: str
+    law: str
+    source: str
+    blocked: bool = False
+
+
+_TABLE = "Vaswani et al. 2017 (arXiv:1706.03762), table 1: O(n²·d) for a layer"
+_SOFTMAX = "Vaswani et al. 2017 (arXiv:1706.03762), equation 1: a softmax over n keys for each of n queries"
+_BEYOND = "Dao et al. 2022 (arXiv:2205.14135), theorem 1: O(n) memory beyond inputs and output"
+_LINEAR = "Rabe and Staats 2021 (arXiv:2112.05682): self-attention does not need O(n²) memory"
+_MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses where all scores are stored"
+_MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
+
+STATED: Mapping[str, tuple[Stated, ...]] = {
+    "dense": (
+        Stated("multiply-adds of forward", "n²", _TABLE),
+        Stated("multiply-adds of vjp", "n²", _TABLE),
+        Stated("exponentials of forward", "n²", _SOFTMAX),
+        Stated("elements moved by forward", "n²", _MOVED),
+        Stated("elements saved", "n", _BEYOND),
+        Stated("peak elements of forward", "n²", _MATRIX),
+        Stated("peak elements of forward", "n", _LINEAR, blocked=True),
+        Stated("peak elements of vjp", "n", _LINEAR, blocked=True),
+    ),
+}
+"""What each row of the catalogue is held to; a row that is not here is refused."""
+
+
+def run(rows: Iterable[Row] = ROWS) -> tuple[Claim, ...]:
+    """A claim for each statement about each row, under the row's first variant.
+
+    Raises
+    ------
+    OptionError
+        For a row about whose growth nothing is stated.
+    """
+    return tuple(claim for row in rows for claim in row_claims(row, row.variants[0]))
+
+
+def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
+    """The claims about one variant of a row; `blocked`: those at a fixed block too, which take longest to count."""
+    if row.name not in STATED:
+        raise OptionError(f"nothing is stated about the growth of {row.name}: add it to STATED in refattn/verify/growth.py")
+    whole = [({"n": n}, counts(row, variant, n, None)) for n in WHOLE]
+    tiled = [({"n": n}, counts(row, variant, n, BLOCK)) for n in BLOCKED] if blocked else []
+    made = []
+    for s in STATED[row.name]:
+        if s.blocked and not blocked:
+            continue
+        points = [(sizes, found[s.quantity]) for sizes, found in (tiled if s.blocked else whole)]
+        what = f"{s.quantity}, {BLOCK} rows at a time" if s.blocked else s.quantity
+        made.append(claim(f"{row.name}: {what}", s.law, s.source, points))
+    return made
+
+
+def counts(row: Row, variant: Variant, n: int, block: int | None) -> dict[str, int]:
+    """Exact counts of forward and vjp with n queries and n keys, `block` queries at a time."""
+    sizes = {x: size for x, size in {**FIXED, "n": n, "m": n}.items() if x in variant.sizes}
+    scheme, reading = variant.scheme, load("counting")
+    inputs = reading.shaped(shapes(row, variant, **sizes), scheme.kinds)  # type: ignore[attr-defined]
+    forward, saved = _counted(reading, lambda: scheme.forward(*inputs, block=block)[1])
+    do, *others = (reading.shaped(getattr(saved, name)) for name in scheme.outputs)  # type: ignore[attr-defined]
+    cotangents = {f"d{name}": x for name, x in zip(scheme.outputs[1:], others, strict=True)}
+    backward, _ = _counted(reading, lambda: scheme.vjp(saved, do, **cotangents, block=block))
+    found = {"elements saved": forward.live}
+    for word, tally in (("forward", forward), ("vjp", backward)):
+        found |= {
+            f"multiply-adds of {word}": tally.macs,
+            f"exponentials of {word}": tally.exps,
+            f"elements moved by {word}": tally.moved,
+            f"peak elements of {word}": tally.peak,
+        }
+    return found
+
+
+def _counted(reading: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
+    with using(reading), reading.counted() as tally:
+        result = call()
+    return tally, result
+
+
+def claim(name: str, law: str, source: str, points: Sequence[Point], forms: Sequence[Form] = FORMS) -> Claim:
+    """The claim that the counts at `points` grow as the form called `law`; points go from small to large.
+
+    Raises
+    ------
+    OptionError
+        If `law` is none of `forms`, or the points can't tell these apart.
+    """
+    if law not in {f.name for f in forms}:
+        raise OptionError(f"{name}: {law!r} is none of the forms {', '.join(f.name for f in forms)}")
+    found = derive(points, forms)
+    return Claim(
+        name=name,
+        statement=f"grow as {law}",
+        source=source,
+        bound=law,
+        measured=_measured(found, points),
+        trials=len(points),
+        holds=found.leading == law and found.drift <= DRIFT,
+        picture=_picture(name, found, points),
+    )
+
+
+def _measured(law: Law, points: Sequence[Point]) -> str:
+    first, last = (", ".join(f"{x} = {size:,}" for x, size in at.items()) for at in (law.since, points[-1][0]))
+    if law.solved:
+        return f"{law}, identically: {law.solved} sizes fix it, {law.held} more obey it, from {first} to {last}"
+    return f"{law}, a fit: off by up to {law.drift:.2%} from {first} to {last}"
+
+
+def _picture(name: str, law: Law, points: Sequence[Point]) -> Picture:
+    """The counts over n as marks, the law as a line."""
+    x = tuple(sizes["n"] for sizes, _ in points)
+    y = tuple(count for _, count in points)
+    line = Curve(f"{name}\n{law}", x, tuple(law.real(sizes) for sizes, _ in points), bound=True)
+    return Picture("n", "elements" if "elements" in name else "steps", (line, Curve("_", x, y)))
