@@ -15,7 +15,7 @@ ALLOWED = {
     "rng": {"numpy"},  # draws are made on the host
     "patterns": {"numpy"},  # index arrays are made on the host
     "testing": {"numpy"},  # candidates and files are on the host
-    "verify": {"scipy"},
+    "verify": {"scipy", "matplotlib"},  # a claim can be drawn
     "draw": {"matplotlib"},
 }
 ARRAY_LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}

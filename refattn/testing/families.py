@@ -255,6 +255,15 @@ def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["q_positions"] = first[:, None] + np.arange(sizes["n"])
 
 
+@family("mixed positions", "positions that do not ascend: tiles skipped by comparing their ends", "packed or permuted tokens lose keys", {
+    "pow2": sizes(1, 2, 2, 128, 128, 64, 64), "odd": sizes(2, 3, 3, 45, 70, 24, 20)},
+    applies=lambda want: want.scheme.causal and want.takes("q_positions", "k_positions"))  # fmt: skip
+def _mixed(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    scores_of(x, want, 1.5)
+    x["q_positions"] = g.random((sizes["b"], sizes["n"])).argsort(axis=1) + max(sizes["m"] - sizes["n"], 0)
+    x["k_positions"] = g.random((sizes["b"], sizes["m"])).argsort(axis=1)
+
+
 @family("small", "underflow of results and operands", "gradients flushed to zero")
 def _small(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.0)

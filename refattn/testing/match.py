@@ -44,22 +44,33 @@ class Match:
         return all(0.5 <= q / self.amplitude <= 1.6 for q in self.quarters) if self.amplitude else False
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def match(got: Mapping[str, Values], ref: Mapping[str, Band], mutant: Mapping[str, Values]) -> Match:
     """Filter the tensors that the candidate returned and the mutant predicts."""
     sums = np.zeros((QUARTERS, 3))  # Σ err·δ, Σ δ², Σ err², all over σ²
     odd_got = odd_mutant = same = 0
     for name in mutant.keys() & ref.keys() & got.keys():
-        band, delta, error, g, m = ref[name], mutant[name], got[name], got[name], mutant[name]
+        band, g, m = ref[name], got[name], mutant[name]
         if np.shape(g) != np.shape(band.value) or np.shape(m) != np.shape(band.value):
             continue
-        wrong_g, wrong_m = out_of_class(g, band.value), out_of_class(m, band.value)
-        odd_got, odd_mutant = odd_got + int(wrong_g.sum()), odd_mutant + int(wrong_m.sum())
-        same += int((wrong_g & wrong_m).sum())
-        ok = np.isfinite(g) & np.isfinite(m) & np.isfinite(band.value)
-        weight = 1.0 / floor(band.sigma)
-        error, delta = (np.where(ok, (np.where(ok, x, 0.0) - np.where(ok, band.value, 0.0)) * weight, 0.0) for x in (g, m))
-        sums += quarters(error, delta)
+        error, delta = g - band.value, m - band.value
+        if not (np.isfinite(error).all() and np.isfinite(delta).all()):
+            wrong_g, wrong_m = out_of_class(g, band.value), out_of_class(m, band.value)
+            odd_got, odd_mutant = odd_got + int(wrong_g.sum()), odd_mutant + int(wrong_m.sum())
+            same += int((wrong_g & wrong_m).sum())
+            ok = np.isfinite(error) & np.isfinite(delta)
+            error, delta = np.where(ok, error, 0.0), np.where(ok, delta, 0.0)
+        weight = _weight(band)
+        sums += quarters(error * weight, delta * weight)
     return _summary(sums, odd_got, odd_mutant, same)
+
+
+def _weight(band: Band) -> Values:
+    """1/σ, computed once for a band: it is asked for with every mutant."""
+    kept = vars(band)
+    if "_weight" not in kept:
+        kept["_weight"] = 1.0 / floor(band.sigma)
+    return kept["_weight"]
 
 
 def out_of_class(x: Values, want: Values) -> Values:
@@ -70,14 +81,12 @@ def out_of_class(x: Values, want: Values) -> Values:
 def quarters(error: Values, delta: Values) -> Values:
     """(QUARTERS, 3) sums of err·δ, δ², err² over interleaved rows (axis 2, or the first axis of short arrays)."""
     axis = min(2, error.ndim - 1)
-    e, d = (np.moveaxis(x, axis, 0).reshape(error.shape[axis], -1) for x in (error, delta))
-    out = np.zeros((QUARTERS, 3))
+    others = tuple(a for a in range(error.ndim) if a != axis)
+    parts = np.zeros((-(-error.shape[axis] // QUARTERS) * QUARTERS, 3))
     with np.errstate(over="ignore"):
-        for a, (x, y) in enumerate(((e, d), (d, d), (e, e))):
-            rows = np.minimum(np.einsum("ij,ij->i", x, y), 1e290)
-            for q in range(QUARTERS):
-                out[q, a] = rows[q::QUARTERS].sum()
-    return out
+        for a, product in enumerate((error * delta, delta * delta, error * error)):
+            parts[: error.shape[axis], a] = np.clip(product.sum(axis=others), -1e290, 1e290)
+    return parts.reshape(-1, QUARTERS, 3).sum(axis=0)
 
 
 def _summary(sums: Values, odd_got: int, odd_mutant: int, same: int) -> Match:

@@ -28,7 +28,7 @@ FORWARD, BACKWARD = ("o", "lse"), ("dq", "dk", "dv", "dbias", "dsink")
 @dataclass(frozen=True)
 class Mutant:
     """One mistake. side: the tensors that it shows in. rounds: it adds roundings, which a bound can't tell from noise, so
-    that only the matched filter names it. instead: the scheme under which it would be right, if it is a convention.
+    that only the matched filter names it. several: it needs more than one tile. instead: the scheme under which it would be right, if it is a convention.
     equivalent_to: the id that gives the same results on every case that both apply to. at: for a
     mistake that has a size, the same mistake `a` times as large.
     """
@@ -41,6 +41,7 @@ class Mutant:
     patches: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     after: Callable[[Outputs, Case, str, int], Outputs] | None = None
     tile: int = 0
+    several: bool = True
     rounds: bool = False
     at: Callable[[float], Any] | None = None
     instead: Callable[[Any], Any] | None = None
@@ -104,7 +105,12 @@ def add(*mutants: Mutant) -> None:
 
 
 def _tiled(m: Mutant, tile: int) -> Mutant:
-    return Mutant(**{**vars(m), "id": f"{m.id}@{tile}", "title": m.title.format(tile=tile), "tile": tile})
+    def applies(case: Case, dtype: str) -> bool:
+        long = max(case.sizes["n"], case.sizes["m"]) > tile
+        return m.applies(case, dtype) and (long or not m.several)
+
+    changed = {"id": f"{m.id}@{tile}", "title": m.title.format(tile=tile), "tile": tile, "applies": applies}
+    return Mutant(**{**vars(m), **changed})
 
 
 def everything() -> tuple[Mutant, ...]:

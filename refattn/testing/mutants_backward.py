@@ -56,15 +56,20 @@ def _without_last(kernel: Staged, usual: Any, dqk: Array, k: Array) -> Array:
     return usual(dqk[..., :end], k[..., :end, :])
 
 
+def _short_dq(kernel: Staged, usual: Any, dqk: Array, k: Array) -> Array:
+    end = min(-(-dqk.shape[-2] // kernel.tile) * kernel.tile, dqk.shape[-1])
+    return usual(dqk[..., :end], k[..., :end, :])
+
+
 def _without_first(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
     return usual(x[..., kernel.tile :, :], y[..., kernel.tile :, :])
 
 
 def _in_half(kernel: Staged, parts: list[Array]) -> Array:
-    """Parts added one by one, the sum rounded to half precision each time."""
-    total = None
-    for part in parts:
-        total = rounded(part if total is None else total + part, lower(kernel.dtype))
+    """Parts added one by one, the sum rounded to half precision before each further part; the last is stored as usual."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = rounded(total, lower(kernel.dtype)) + part
     return total
 
 
@@ -174,6 +179,8 @@ add(
     Mutant("B9", "heads", "dk and dv of a shared key head averaged, not summed", groups, patches={"gather": _mean_reader}),
     Mutant("B10", "tail", "dq without the last tile of {tile} keys", tile=-1, applies=lambda c, _: c.sizes["m"] > 16,
            patches={"pull_q": _without_last}),
+    Mutant("B25", "tail", "dq from as many tiles of {tile} keys as there are tiles of queries", tile=-1,
+           applies=lambda c, _: -(-c.sizes["m"] // 16) > -(-c.sizes["n"] // 16), patches={"pull_q": _short_dq}),
     Mutant("B11", "tail", "dk without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,
            patches={"pull_k": _without_first}),
     Mutant("B11v", "tail", "dk and dv without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,

@@ -11,7 +11,7 @@ import numpy as np
 from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add, reading
-from refattn.testing.staged import Staged
+from refattn.testing.staged import Staged, sum_of
 from refattn.testing.tolerance import storage
 
 Array = Any
@@ -170,35 +170,86 @@ def long(case: Case, tile: int) -> bool:
     return case.sizes["m"] > tile
 
 
-def _parts(kernel: Staged, e: Array, v: Array) -> list[tuple[Array, Array]]:
-    """(Σ e v, Σ e) over each of the two halves of the keys."""
-    xp, m = of(e, v).xp, e.shape[-1]
-    halves = [slice(0, (m + 1) // 2), slice((m + 1) // 2, m)]
-    return [(xp.matmul(e[..., a], v[..., a, :]), xp.sum(e[..., a], axis=-1, keepdims=True)) for a in halves]
+def splits(kernel: Staged, m: int) -> list[slice]:
+    """Keys in two parts, in four, or in four of whole tiles, by the kernel's `tile` (2, 4, 16 and 64)."""
+    count = 2 if kernel.tile == 2 else 4
+    size = -(-m // count)
+    size = size if kernel.tile <= 4 else -(-size // kernel.tile) * kernel.tile
+    return tiles(m, size)
+
+
+def _parts(kernel: Staged, e: Array, v: Array, s: Array) -> list[tuple[Array, Array, Array, Array]]:
+    """(Σ e v, Σ e, 0 where the part sees nothing, its row maximum) of each part of the keys."""
+    b, out = of(e, v), []
+    for a in splits(kernel, e.shape[-1]):
+        z = b.xp.sum(e[..., a], axis=-1, keepdims=True)
+        top = b.constant(b.xp.max(s[..., a], axis=-1, keepdims=True))
+        out.append((b.xp.matmul(e[..., a], v[..., a, :]), b.xp.where(z == 0.0, 1.0, z), z, top))
+    return out
+
+
+def _merged(parts: list[tuple[Array, Array]]) -> Array:
+    """Σ w o / Σ w."""
+    total = sum_of([w for w, _ in parts])
+    return sum_of([w * o for w, o in parts]) / of(total).xp.where(total == 0.0, 1.0, total)
 
 
 def _even_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
-    xp = of(e, v).xp
-    (a, za), (b, zb) = _parts(kernel, e, v)
-    return (a / xp.where(za == 0.0, 1.0, za) + b / xp.where(zb == 0.0, 1.0, zb)) * 0.5
+    return _merged([(z * 0.0 + 1.0, a / safe) for a, safe, z, _ in _parts(kernel, e, v, s)])
 
 
 def _max_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
-    """Halves weighted by exp(maximum) where exp(lse) belongs."""
-    xp, m = of(e, v).xp, s.shape[-1]
-    ((a, za), (b, zb)), cut = _parts(kernel, e, v), (m + 1) // 2
-    tops = [xp.max(x, axis=-1, keepdims=True) for x in (s[..., :cut], s[..., cut:])]
-    wa, wb = (xp.where(t == -math.inf, 0.0, xp.exp(xp.where(t == -math.inf, 0.0, t - c))) for t in tops)
-    total = wa + wb
-    total = xp.where(total == 0.0, 1.0, total)
-    return (wa * (a / xp.where(za == 0.0, 1.0, za)) + wb * (b / xp.where(zb == 0.0, 1.0, zb))) / total
+    """Parts weighted by exp(maximum) where exp(lse) belongs."""
+    xp = of(e, v).xp
+    parts = _parts(kernel, e, v, s)
+    ws = [xp.where(t == -math.inf, 0.0, xp.exp(xp.where(t == -math.inf, 0.0, t - c))) for *_, t in parts]
+    return _merged([(w, a / safe) for w, (a, safe, _, _) in zip(ws, parts, strict=True)])
+
+
+def _base_merge(power: float) -> Any:
+    """Parts weighted by a power of what they must be: lse in base 2 under exp is 1/log 2, lse under exp2 is log 2."""
+
+    def combine(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
+        xp = of(e, v).xp
+        parts = _parts(kernel, e, v, s)
+        ws = [xp.where(y == 0.0, 0.0, xp.exp(xp.log(safe) * power)) for _, safe, y, _ in parts]
+        return _merged([(w, a / safe) for w, (a, safe, _, _) in zip(ws, parts, strict=True)])
+
+    return combine
 
 
 def _raw_merge(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
-    """Halves merged by their lse without having been divided by their sums."""
-    xp = of(e, v).xp
-    (a, za), (b, zb) = _parts(kernel, e, v)
-    return (za * a + zb * b) / xp.where(z == 0.0, 1.0, z)
+    """Parts merged by their lse without having been divided by their sums."""
+    return _merged([(y, a) for a, _, y, _ in _parts(kernel, e, v, s)])
+
+
+MERGES = (
+    ("F48", "keys", "parts averaged, not weighted", _even_merge),
+    ("F48m", "keys", "parts weighted by exp(maximum), not exp(lse)", _max_merge),
+    ("F48e", "keys", "parts weighted by exp of an lse in base 2", _base_merge(1 / math.log(2.0))),
+    ("F48x", "keys", "parts weighted by exp2 of a natural lse", _base_merge(math.log(2.0))),
+    ("F49", "keys", "parts merged without having been divided by their sums", _raw_merge),
+)
+def _mixed_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) -> Array:
+    """log 2 · (M + log Σ exp(L − M)) over the parts' L = lse / log 2, M their largest."""
+    b = of(s)
+    parts = [kernel.do("weights", s[..., a], c) for a in splits(kernel, s.shape[-1])]
+    sums = [b.xp.sum(e, axis=-1, keepdims=True) for e in parts]
+    ls = [b.xp.where(y == 0.0, -math.inf, (c + b.xp.log(b.xp.where(y == 0.0, 1.0, y))) / math.log(2.0)) for y in sums]
+    top = ls[0]
+    for x in ls[1:]:
+        top = b.xp.maximum(top, x)
+    none = top == -math.inf
+    safe = b.xp.where(none, 0.0, top)
+    w = sum_of([b.xp.where(x == -math.inf, 0.0, b.xp.exp(b.xp.where(x == -math.inf, 0.0, x - safe))) for x in ls])
+    return b.xp.where(none, -math.inf, (safe + b.xp.log(b.xp.where(none, 1.0, w))) * math.log(2.0))
+
+
+SPLITS = {2: "two", 4: "four", 16: "four of whole tiles of 16", 64: "four of whole tiles of 64"}
+
+
+def _bare_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) -> Array:
+    return usual(of(s).xp.sum(kernel.weights(s, c), axis=-1, keepdims=True), c, s)
 
 
 def two(case: Case, dtype: str) -> bool:
@@ -218,7 +269,7 @@ add(
     Mutant("F15", "precision", "accumulator rounded to half precision after each tile of {tile}", tile=-1, rounds=True,
            applies=lambda c, dtype: c.sizes["m"] > 16 and dtype != "float64",
            patches={"combine": lambda k, usual, e, z, v, c, s: _half_accumulator(k, e, z, v)}),
-    Mutant("F15z", "precision", "sum of weights rounded to half precision after each tile of {tile}", tile=-1, rounds=True,
+    Mutant("F15z", "precision", "sum of weights rounded to half precision after each tile of {tile}", tile=-1, several=False, rounds=True,
            applies=lambda c, dtype: c.sizes["m"] > 1 and dtype != "float64",
            patches={"total": lambda k, usual, e, c, s: _half_total(k, usual, e, c, s)}),
     Mutant("F16", "precision", "weights rounded to float8 e4m3", rounds=True,
@@ -229,6 +280,7 @@ add(
     Mutant("F18", "softmax", "sink omitted", lambda c, _: c.inputs.sink is not None, lambda s, x, t: (s, x._replace(sink=None))),
     Mutant("F18v", "softmax", "the sink's weight is given to the first value", lambda c, _: c.inputs.sink is not None,
            patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) + of(z).xp.exp(k.sinks() - c) / z * v[..., :1, :]}),
+    Mutant("F18l", "lse", "lse without the sink", lambda c, _: c.inputs.sink is not None, patches={"statistic": _bare_statistic}),
     Mutant("F19", "heads", "the sink of head h is that of head h − 1", lambda c, _: c.inputs.sink is not None and c.sizes["h"] > 1,
            lambda s, x, t: (s, x._replace(sink=of(x.sink).xp.roll(x.sink, 1)))),
     Mutant("F19b", "heads", "the bias of head h is that of head h − 1",
@@ -236,9 +288,10 @@ add(
            lambda s, x, t: (s, x._replace(bias=of(x.bias).xp.roll(x.bias, 1, axis=-3)))),
     Mutant("F45", "softmax", "dropout without dividing by the keep rate", lambda c, _: c.inputs.keep is not None,
            patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) * k.scheme.keep_rate}),
-    Mutant("F48", "merge", "two halves of the keys averaged, not weighted", two, patches={"combine": _even_merge}),
-    Mutant("F48m", "merge", "two halves of the keys weighted by exp(maximum), not exp(lse)", two, patches={"combine": _max_merge}),
-    Mutant("F49", "merge", "two halves of the keys merged without dividing each by its sum", two, patches={"combine": _raw_merge}),
+    *(Mutant(f"{i}@{t}", "merge", f"{way} split into {text}: {what}", two, patches={"combine": patch}, tile=t)
+      for i, way, what, patch in MERGES for t, text in SPLITS.items()),
+    *(Mutant(f"F48c@{t}", "merge", f"keys split into {text}: parts and their lse merged by exp and log of an lse in base 2", two,
+             patches={"combine": _base_merge(1 / math.log(2.0)), "statistic": _mixed_statistic}, tile=t) for t, text in SPLITS.items()),
     _epsilon(1.0),
 )  # fmt: skip
 

@@ -72,6 +72,20 @@ def uneven(case: Case, tile: int) -> bool:
     return case.sizes["m"] % tile != 0 and case.sizes["m"] > tile
 
 
+def _offset(kernel: Staged, i: Any, j: Any) -> int:
+    return int(j.size - i.size) if kernel.scheme.align == "bottom_right" else 0
+
+
+def _clamped(kernel: Staged, usual: Any, s: Array) -> Array:
+    """Keys m − tile … are counted again in place of the last m mod tile keys."""
+    m, tile = s.shape[-1], kernel.tile
+    rest, j = m % tile, np.arange(s.shape[-1])
+    if rest == 0 or m < tile:
+        return usual(s)
+    times = (j < m - rest).astype(int) + ((j >= m - tile) & (j < m - tile + rest))
+    return of(s).xp.where(times > 0, usual(s) + np.log(np.maximum(times, 1)), -math.inf)
+
+
 def _phantoms(count: Callable[[Staged], int]) -> dict[str, Any]:
     """Keys of zeros behind the last one: score 0, value 0."""
     return {"total": lambda k, usual, e, c, s: usual(e, c, s) + count(k) * of(c).xp.exp(c * -1.0)}
@@ -116,17 +130,22 @@ add(
     Mutant("F26", "mask", "the mask of the first item is used for every item",
            lambda c, _: c.inputs.mask is not None and c.inputs.mask.ndim == 4 and c.inputs.mask.shape[0] > 1,
            lambda s, x, t: (s, x._replace(mask=host(x.mask)[:1]))),
-    Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1,
+    Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1, several=False,
            applies=lambda c, _: c.scheme.causal and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
     Mutant("F24", "causal", "the loop over tiles of {tile} keys ends at the query's own index, without the offset m − n", tile=-1,
            applies=lambda c, _: c.scheme.causal and c.sizes["m"] > c.sizes["n"] and c.inputs.q_positions is None,
            patches=seen(lambda k, i, j: k.see & (j < (i // k.tile + 1) * k.tile))),
+    Mutant("F24f", "causal", "the keys of a tile of {tile} queries end with the tile that its first query sees last", tile=-1,
+           applies=lambda c, _: c.scheme.causal and c.sizes["n"] > 1 and c.inputs.q_positions is None,
+           patches=seen(lambda k, i, j: k.see & (j < ((i // k.tile * k.tile + _offset(k, i, j)) // k.tile + 1) * k.tile))),
+    Mutant("F55", "tail", "the last tile of {tile} keys is read from m − {tile} on, its mask from its true start", tile=-1,
+           applies=lambda c, _: uneven(c, 16) or uneven(c, 32) or uneven(c, 64), patches={"hide": _clamped}),
     Mutant("F28", "tail", "keys behind the last full tile of {tile} are dropped", tile=-1,
            applies=lambda c, _: c.sizes["m"] > 16 and c.sizes["m"] % 128 != 0,
            patches=seen(lambda k, i, j: k.see & (j < j.size // k.tile * k.tile))),
     Mutant("F28l", "tail", "the last tile of {tile} keys is dropped, full or not", tile=-1,
            applies=lambda c, _: c.sizes["m"] > 16, patches=seen(lambda k, i, j: k.see & (j < (j.size - 1) // k.tile * k.tile))),
-    Mutant("F29", "tail", "keys of zeros that pad the last tile of {tile} are attended", tile=-1,
+    Mutant("F29", "tail", "keys of zeros that pad the last tile of {tile} are attended", tile=-1, several=False,
            applies=lambda c, _: not c.scheme.causal and c.sizes["m"] % 128 != 0 and c.sizes["m"] > 1,
            patches=_phantoms(lambda k: -k.inputs.k.shape[-2] % k.tile)),
     Mutant("F29p", "tail", "one key of zeros is attended that is not there", patches=_phantoms(lambda k: 1)),

@@ -41,6 +41,7 @@ _HOW = {
     "within": "the results are within the rounding bound of this mistake",
     "filter": "the errors have the shape and the size of this mistake",
     "hint": "a hint only: these inputs show this mistake faintly",
+    "class": "the kind of mistake, no known one: this is what the errors look like",
 }
 
 
@@ -139,6 +140,9 @@ def _names(report: Report) -> str:
     lines = []
     for place, (name, explains) in enumerate(found[:3]):
         lines.append(f"{'or' if place else 'What it does instead'}: {_title(name)}")
+        if name.how == "class":
+            lines.append(f"  {_HOW['class']}")
+            continue
         lines.append(f"  {_how(name)}; explains {explains} of {_count(len(bad), 'failing case')}")
         if name.instead:
             lines += ["  under that convention it is judged by", f"    {command(report, name.instead)}"]

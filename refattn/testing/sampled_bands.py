@@ -21,7 +21,7 @@ from refattn.testing.verdicts import Band
 
 Values = Any
 ROW_ELEMENTS = 1 << 22  # scores that a step of rows has
-KEY_ELEMENTS = 1 << 20  # scores that a step of keys has
+KEY_ELEMENTS = 1 << 20  # scores that a step of keys has at most, and elements of dk and of dv
 Step = Callable[[], None]
 
 
@@ -72,7 +72,8 @@ class Expected:
         # In a sum over queries each chosen row lies in a tile of its own, however few there are besides.
         self.reading.precision = replace(x.precision, tile=1)
         h, g, _, m = x.sizes
-        some = max(1, KEY_ELEMENTS // max(len(x.at) * (h // g if g else 1), 1))
+        wide = max(len(x.at) * (h // g), x.inputs.k.shape[-1], x.inputs.v.shape[-1])
+        some = max(1, KEY_ELEMENTS // wide)
         for head, (o, lse) in enumerate(self.saved):
             q, do = (_wide(y[0][x.heads(head)][:, x.at]) for y in (x.inputs.q, x.do))
             for a in range(0, m, some):

@@ -2,12 +2,15 @@
 
 Among a million keys of equal weight none matters, and a bound that holds for every order of a sum of a million terms hides
 it besides. So each chosen row has a few keys that carry most of its weight: the last that it sees, the first, the first of
-the last tile, one at random. All other keys are short; together they carry the rest. Everything is drawn in the
-candidate's dtype, block by block.
+the last tile, one at random. They point along an axis of a random basis, one axis for those that several rows share and
+the others for the rows in turn, and a row's query points along its two. All other keys are short; together they carry
+the rest. Everything is drawn in the candidate's dtype, block by block.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +24,7 @@ Values = Any
 TILE = 128
 BLOCK = 1 << 16
 SHORT = 0.125  # of the length of the other keys
-NEEDLES = 4
+JITTER = 0.1
 
 
 def sees(scheme: Any, i: int, n: int, m: int) -> int:
@@ -59,13 +62,9 @@ def chosen(count: int, n: int, m: int, scheme: Any) -> Values:
     return np.sort(np.array(rows, dtype=np.int64))
 
 
-def needles(i: int, keys: int, most: int, stream: np.random.Generator) -> Values:
-    """The keys, of the first `keys`, that carry the weight of row i: at most `most` of them."""
-    if keys == 0:
-        return np.zeros(0, dtype=np.int64)
-    last = keys - 1
-    places = [last, 0, last // TILE * TILE, int(stream.integers(0, keys))]
-    return np.array(list(dict.fromkeys(places))[:most], dtype=np.int64)
+def heavy(keys: int, stream: np.random.Generator) -> set[int]:
+    """The keys, of the first `keys`, that carry the weight of a row."""
+    return {keys - 1, 0, (keys - 1) // TILE * TILE, int(stream.integers(0, keys))} if keys else set()
 
 
 def draw(scheme: Any, sizes: Any, dtype: str, rows: Values) -> tuple[Any, Values]:
@@ -77,14 +76,16 @@ def draw(scheme: Any, sizes: Any, dtype: str, rows: Values) -> tuple[Any, Values
     k = _normal(stream, (1, g, m, d), kind, SHORT)
     do = np.zeros((1, h, n, e), kind)
     do[:, :, rows] = stream.normal(size=(1, h, len(rows), e)).astype(kind)
-    places = [needles(int(i), sees(scheme, int(i), n, m), min(NEEDLES, d), stream) for i in rows]
-    every = np.unique(np.concatenate(places))
-    k[:, :, every] = stream.normal(size=(1, g, len(every), d)).astype(kind)
-    for head in range(h):
-        keys = k[0, kv_head(scheme, head, h, g)]
-        for i, at in zip(rows, places, strict=True):
-            if at.size and scheme.scale != 0 and d:
-                q[0, head, i] = _query(scheme, keys[at].astype(np.float64), sees(scheme, int(i), n, m), stream).astype(kind)
+    if d and scheme.scale != 0:
+        counts = [sees(scheme, int(i), n, m) for i in rows]
+        axes = _axes([heavy(count, stream) for count in counts], d)
+        bases = [np.linalg.qr(stream.normal(size=(d, d)))[0] for _ in range(g)]
+        for kv, basis in enumerate(bases):
+            _lengthen(k[0, kv], axes, basis, stream)
+        for head in range(h):
+            basis = bases[kv_head(scheme, head, h, g)]
+            for r, i in enumerate(rows):
+                q[0, head, i] = _query(scheme, basis, _turn(r, d), max(counts[r], 1), stream).astype(kind)
     return scheme.Inputs(q, k, v), do
 
 
@@ -93,11 +94,33 @@ def kv_head(scheme: Any, head: int, h: int, g: int) -> int:
     return head % g if scheme.heads == "tiled" else head // (h // g)
 
 
-def _query(scheme: Any, keys: Values, count: int, stream: np.random.Generator) -> Values:
-    """The shortest query whose scores with `keys` outweigh `count` short keys."""
-    scale = scheme.scale if scheme.scale is not None else keys.shape[-1] ** -0.5
-    targets = np.log(count) + 1.0 + stream.random(len(keys))
-    return np.linalg.pinv(keys) @ (targets / scale)
+def _turn(row: int, d: int) -> int:
+    """The axis of a chosen row's own keys; axis 0 is that of shared ones."""
+    return 1 + row % (d - 1) if d > 1 else 0
+
+
+def _axes(places: list[set[int]], d: int) -> dict[int, int]:
+    """Heavy key → its axis."""
+    times = Counter(key for keys in places for key in keys)
+    return {key: 0 if times[key] > 1 else _turn(r, d) for r, keys in enumerate(places) for key in sorted(keys)}
+
+
+def _lengthen(k: Values, axes: Mapping[int, int], basis: Values, stream: np.random.Generator) -> None:
+    """Heavy keys of one key head, of the usual length √d."""
+    d = len(basis)
+    for key, axis in axes.items():
+        length = d**0.5 * (1.0 + JITTER * stream.random())
+        k[key] = (length * basis[:, axis] + SHORT * JITTER * stream.normal(size=d)).astype(k.dtype)
+
+
+def _query(scheme: Any, basis: Values, axis: int, count: int, stream: np.random.Generator) -> Values:
+    """A query whose scores with its heavy keys outweigh `count` short keys, each heavy one about as much as all of them."""
+    d = len(basis)
+    scale = scheme.scale if scheme.scale is not None else d**-0.5
+    score = np.log(count) + 1.0
+    score += (SHORT * score) ** 2 / d  # the mean weight of short keys of random score
+    along = {0, axis}
+    return score / (scale * d**0.5) * basis[:, sorted(along)].sum(axis=1) + JITTER * stream.normal(size=d)
 
 
 def _normal(stream: np.random.Generator, shape: tuple[int, ...], kind: Any, scale: float = 1.0) -> Values:

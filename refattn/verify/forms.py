@@ -52,8 +52,8 @@ class Form:
         return value
 
     def real(self, sizes: Sizes) -> float:
-        value = math.prod(sizes[letter] ** float(power) for letter, power in self.powers.items())
-        return value * math.prod(math.log2(sizes[letter]) ** power for letter, power in self.logs.items())
+        powers = [math.pow(sizes[letter], power) for letter, power in self.powers.items()]
+        return math.prod(powers + [math.pow(math.log2(sizes[letter]), power) for letter, power in self.logs.items()])
 
 
 def form(name: str, logs: Mapping[str, int] | None = None, **powers: Fraction | int) -> Form:

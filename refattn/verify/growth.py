@@ -16,7 +16,7 @@ from refattn.catalogue import ROWS, Row, Variant
 from refattn.errors import OptionError
 from refattn.verify.claim import Claim, Curve, Picture
 from refattn.verify.forms import FORMS, Form, Law, Point, derive
-from refattn.verify.sizes import shapes
+from refattn.verify.sizes import at_sizes
 
 FIXED = {"b": 1, "h": 1, "g": 1, "d": 64, "e": 64}
 BLOCK = 4096
@@ -73,8 +73,13 @@ def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
     """The claims about one variant of a row; `blocked`: those at a fixed block too, which take longest to count."""
     if row.name not in STATED:
         raise OptionError(f"nothing is stated about the growth of {row.name}: add it to STATED in refattn/verify/growth.py")
-    whole = [({"n": n}, counts(row, variant, n, None)) for n in WHOLE]
-    tiled = [({"n": n}, counts(row, variant, n, BLOCK)) for n in BLOCKED] if blocked else []
+    fixed, at = {x: size for x, size in FIXED.items() if x in variant.sizes}, at_sizes(row, variant)
+
+    def counted(n: int, block: int | None) -> tuple[Mapping[str, int], dict[str, int]]:
+        return {"n": n}, counts(variant.scheme, at({**fixed, "n": n, "m": n}), block)
+
+    whole = [counted(n, None) for n in WHOLE]
+    tiled = [counted(n, BLOCK) for n in BLOCKED] if blocked else []
     made = []
     for s in STATED[row.name]:
         if s.blocked and not blocked:
@@ -85,13 +90,12 @@ def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
     return made
 
 
-def counts(row: Row, variant: Variant, n: int, block: int | None) -> dict[str, int]:
-    """Exact counts of forward and vjp with n queries and n keys, `block` queries at a time."""
-    sizes = {x: size for x, size in {**FIXED, "n": n, "m": n}.items() if x in variant.sizes}
-    scheme, reading = variant.scheme, load("counting")
-    inputs = reading.shaped(shapes(row, variant, **sizes), scheme.kinds)  # type: ignore[attr-defined]
+def counts(scheme: Any, inputs: Any, block: int | None) -> dict[str, int]:
+    """Exact counts of forward and vjp for `inputs` (an Inputs of shapes), `block` queries at a time."""
+    reading: Any = load("counting")
+    inputs = reading.shaped(inputs, scheme.kinds)
     forward, saved = _counted(reading, lambda: scheme.forward(*inputs, block=block)[1])
-    do, *others = (reading.shaped(getattr(saved, name)) for name in scheme.outputs)  # type: ignore[attr-defined]
+    do, *others = (reading.shaped(getattr(saved, name)) for name in scheme.outputs)
     cotangents = {f"d{name}": x for name, x in zip(scheme.outputs[1:], others, strict=True)}
     backward, _ = _counted(reading, lambda: scheme.vjp(saved, do, **cotangents, block=block))
     found = {"elements saved": forward.live}
@@ -142,8 +146,9 @@ def _measured(law: Law, points: Sequence[Point]) -> str:
 
 
 def _picture(name: str, law: Law, points: Sequence[Point]) -> Picture:
-    """The counts over n as marks, the law as a line."""
-    x = tuple(sizes["n"] for sizes, _ in points)
-    y = tuple(count for _, count in points)
-    line = Curve(f"{name}\n{law}", x, tuple(law.real(sizes) for sizes, _ in points), bound=True)
-    return Picture("n", "elements" if "elements" in name else "steps", (line, Curve("_", x, y)))
+    """The counts over n as marks, the law as a line where it holds."""
+    counted = Curve("_", tuple(at["n"] for at, _ in points), tuple(count for _, count in points))
+    sizes = [at for at, _ in points]
+    since = sizes[sizes.index(law.since) :]
+    line = Curve(f"{name}\n{law}", tuple(at["n"] for at in since), tuple(law.real(at) for at in since), bound=True)
+    return Picture("n", "elements" if "elements" in name else "steps", (line, counted))

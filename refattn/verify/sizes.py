@@ -7,6 +7,7 @@ sizes tripled must agree.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from refattn import tree
 from refattn.catalogue import Row, Variant
 from refattn.errors import OptionError
+
+Axes = Mapping[str, tuple[Fraction, ...]]
 
 
 def shapes(row: Row, variant: Variant, **sizes: int) -> Any:
@@ -24,29 +27,43 @@ def shapes(row: Row, variant: Variant, **sizes: int) -> Any:
     OptionError
         If the variant has no such size, or an axis that is no sum of multiples of sizes.
     """
-    if unknown := sorted(set(sizes) - set(variant.sizes)):
-        raise OptionError(f"{row.name} has no size called {', '.join(unknown)}; it has {', '.join(variant.sizes)}")
+    return at_sizes(row, variant)(sizes)
+
+
+def at_sizes(row: Row, variant: Variant) -> Callable[[Mapping[str, int]], Any]:
+    """``shapes`` of one variant as a function of the sizes, so that many sizes need the draws only once."""
     base = dict(variant.sizes)
 
-    def draw(changed: dict[str, int]) -> dict[str, tuple[int, ...]]:
-        drawn = row.draw(replace(variant, sizes={**base, **changed}), 1)
-        return {name: tuple(x.shape) for name, x in tree.items(drawn)}
+    def draw(changed: Mapping[str, int]) -> Any:
+        return tree.map(lambda x: tuple(x.shape), row.draw(replace(variant, sizes={**base, **changed}), 1))
 
-    start = draw({})
-    doubled = {letter: draw({letter: 2 * size}) for letter, size in base.items()}
-
-    def axis(name: str, at: int, wanted: dict[str, int]) -> Fraction:
-        first = start[name][at]
-        steps = ((x, Fraction(doubled[x][name][at] - first, base[x])) for x in base)
-        return first + sum((step * (wanted[x] - base[x]) for x, step in steps), Fraction(0))
-
-    def all_axes(wanted: dict[str, int]) -> dict[str, tuple[Fraction, ...]]:
-        return {name: tuple(axis(name, at, wanted) for at in range(len(shape))) for name, shape in start.items()}
-
-    tripled = {letter: 3 * size for letter, size in base.items()}
-    for name, shape in draw(tripled).items():
-        if all_axes(tripled)[name] != shape:
+    nest = draw({})
+    start = dict(tree.items(nest))
+    steps = {x: _steps(start, dict(tree.items(draw({x: 2 * size}))), size) for x, size in base.items()}
+    tripled = {x: 3 * size for x, size in base.items()}
+    for name, shape in tree.items(draw(tripled)):
+        if _moved(start, steps, base, tripled)[name] != shape:
             raise OptionError(f"{row.name}: {name} has shape {shape} at {tripled}: no sum of multiples of the sizes")
-    found = {name: tuple(map(int, axes)) for name, axes in all_axes({**base, **sizes}).items()}
-    fields = row.draw(variant, 1)._fields
-    return type(row.draw(variant, 1))(*(found.get(name) for name in fields))
+
+    def at(sizes: Mapping[str, int]) -> Any:
+        if unknown := sorted(set(sizes) - set(base)):
+            raise OptionError(f"{row.name} has no size called {', '.join(unknown)}; it has {', '.join(base)}")
+        found = iter(_moved(start, steps, base, sizes).values())
+        return tree.map(lambda _: tuple(int(axis) for axis in next(found)), nest)
+
+    return at
+
+
+def _steps(start: Mapping[str, Any], doubled: Mapping[str, Any], size: int) -> Axes:
+    """How much each axis grows with one more of a size."""
+    pairs = {name: zip(shape, doubled[name], strict=True) for name, shape in start.items()}
+    return {name: tuple(Fraction(b - a, size) for a, b in axes) for name, axes in pairs.items()}
+
+
+def _moved(start: Mapping[str, Any], steps: Mapping[str, Axes], base: Mapping[str, int], sizes: Mapping[str, int]) -> Axes:
+    """Every axis at other sizes."""
+
+    def axis(name: str, at: int, first: int) -> Fraction:
+        return first + sum((steps[x][name][at] * (size - base[x]) for x, size in sizes.items()), Fraction(0))
+
+    return {name: tuple(axis(name, at, first) for at, first in enumerate(shape)) for name, shape in start.items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from refattn import backend as backends
 from refattn import load, rng, tree, using
 from refattn.catalogue import ROWS
 from refattn.precision import PRESETS
@@ -154,3 +157,46 @@ def test_the_vjp_is_what_jax_differentiates_forward_to(row_, variant_, jax_in_fl
         found[name] = ratio(distance(np.asarray(g), bounds[f"d{name}"].value), 2.0 * bounds[f"d{name}"].bound)
     assert {name: x for name, x in found.items() if not x <= 1.0} == {}
     assert len(found) >= 3
+
+
+def exp_off_by(relative):
+    """NumPy's namespace with an exponential that is wrong by so much, one way or the other."""
+    numpy = load("numpy")
+
+    class Off:
+        def __getattr__(self, name):
+            return getattr(numpy.xp, name)
+
+        def exp(self, x):
+            return numpy.xp.exp(x) * (1.0 + relative * np.sign(np.cos(1e6 * x)))
+
+    return replace(numpy, xp=Off())
+
+
+@pytest.mark.parametrize("row_", CERTIFIABLE)
+def test_an_exponential_wrong_in_the_thirteenth_digit_is_outside(row_, monkeypatch):
+    variant = row_.variants[0]
+    args = (variant.scheme, *draw(row_, variant))
+    bounds = rounded("fp64", *args)
+    off = exp_off_by(1e-13)
+    monkeypatch.setitem(backends._FINDERS, np.ndarray, lambda _: off)
+    found = {name: ratio(distance(x, bounds[name].value), bounds[name].bound) for name, x in results(*args).items()}
+    assert max(found.values()) > 1.0
+
+
+ZERO = [
+    pytest.param(row, type(v)(v.scheme, {**v.sizes, **none}, v.given), id=f"{row.name}-{i}-{'-'.join(none)}")
+    for row in ROWS
+    for i, v in enumerate(row.variants)
+    for none in ({"n": 0, "m": 0}, {"d": 0}, {"e": 0}, {"b": 0}, {"h": 0, "g": 0})
+    if row.certifiable
+]
+
+
+@pytest.mark.parametrize(("row_", "empty"), ZERO)
+def test_balls_have_the_shapes_of_values_where_an_axis_has_length_zero(row_, empty):
+    scheme, inputs, cotangents = empty.scheme, *draw(row_, empty)
+    values, truth = results(scheme, inputs, cotangents), read(exact(), scheme, inputs, cotangents)
+    for name, x in values.items():
+        assert truth[name].shape == x.shape
+        assert np.max(truth[name].distance(x), initial=0.0) < 1e-12

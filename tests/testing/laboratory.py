@@ -104,8 +104,8 @@ class Bench:
         changed = next((m.values(case, self.setting.dtype) for m in self.mutants[case.id] if m.id == mutant_id), {})
         return {name: self.stored(name, x) for name, x in {**right, **changed}.items()}
 
-    def diagnose(self, results: Mapping[str, Mapping[str, Values]]) -> tuple[Diagnosis, bool]:
-        """All cases of one candidate judged together: results by case and tensor. Also whether anything fails."""
+    def diagnose(self, results: Mapping[str, Mapping[str, Values]], backward: bool) -> tuple[Diagnosis, bool]:
+        """All cases of one candidate judged together, by the mistakes of one side. Also whether anything fails."""
         d, failed = Diagnosis(self.setting.dtype, self.precision, True), False
         for c in self.cases:
             ref, got = self.refs[c.id], as_float(results[c.id])
@@ -113,6 +113,8 @@ class Bench:
             e = Evidence(c, got, ref, frozenset(name for name, level in levels.items() if level == Level.FAIL))
             failed |= bool(e.failing)
             for m in self.mutants[c.id]:
+                if m.backward != backward:
+                    continue
                 e.predicted[m.id], d.mutants[m.id] = m.values(c, self.setting.dtype), m
                 e.matches[m.id] = match(got, ref, e.predicted[m.id])
             d.evidence.append(e)
@@ -120,7 +122,7 @@ class Bench:
 
     def names(self, mutant_id: str) -> tuple[bool, list[str]]:
         """(fails, what it is named, best first) of the candidate that is this mutant."""
-        d, failed = self.diagnose({c.id: self.outputs(c, mutant_id) for c in self.cases})
+        d, failed = self.diagnose({c.id: self.outputs(c, mutant_id) for c in self.cases}, mutant_id.startswith("B"))
         if failed:
             return True, [n.mutant for n, _ in d.names()]
         found = [n for names in d.looks().values() for n in names]

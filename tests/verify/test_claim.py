@@ -1,0 +1,143 @@
+"""Claims: how they come out, print, are written and drawn; and the command that runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refattn import verify
+from refattn.errors import BackendUnavailable, OptionError, UsageError
+from refattn.verify import Claim, Curve, Picture, command
+
+CLAIM = Claim(
+    name="coins",
+    statement="fall on their edge at most once in a thousand times",
+    source="a drawer, 2024",
+    bound=1e-3,
+    measured=0.25,
+    trials=4,
+    holds=False,
+    false_alarm=1e-6,
+    picture=Picture("throws", "edges", (Curve("bound", (1, 99), (1, 99), bound=True), Curve("found", (1, 10), (2, 5)))),
+)
+
+
+@pytest.mark.parametrize(
+    ("holds", "stated", "comes_out", "verdict"),
+    [
+        (True, True, True, "holds, as stated"),
+        (False, False, True, "is false, as stated"),
+        (True, False, False, "holds: NOT AS STATED"),
+        (False, True, False, "is false: NOT AS STATED"),
+    ],
+)
+def test_a_claim_comes_out_as_stated_or_not(holds: bool, stated: bool, comes_out: bool, verdict: str) -> None:
+    claim = replace(CLAIM, holds=holds, stated=stated)
+    assert claim.as_stated is comes_out
+    assert str(claim).splitlines()[0] == f"coins fall on their edge at most once in a thousand times: {verdict}"
+
+
+def test_a_claim_prints_its_numbers_and_its_source() -> None:
+    assert str(CLAIM).splitlines()[1:] == [
+        "    bound     0.001",
+        "    measured  0.25   (4 trials, false alarm 1e-06)",
+        "    source    a drawer, 2024",
+    ]
+    exact = replace(CLAIM, bound="n²", measured=12345678, trials=1, false_alarm=0.0)
+    assert str(exact).splitlines()[1:3] == ["    bound     n²", "    measured  12,345,678   (1 trial, exact)"]
+
+
+def test_json_has_every_field_but_the_picture() -> None:
+    record = json.loads(json.dumps(CLAIM.to_json()))
+    assert set(record) == {*vars(CLAIM), "as_stated"} - {"picture"}
+    assert (record["bound"], record["holds"], record["as_stated"]) == (1e-3, False, False)
+
+
+def colours(file: Path) -> dict[str, int]:
+    """How many pixels have each of the first two colours of claims, in full or paled as lines are."""
+    image = pytest.importorskip("matplotlib.image")
+    pixels = image.imread(file)[..., :3]
+    wanted = {"first": (0x2F, 0x5D, 0x8C), "second": (0xC2, 0x57, 0x1A)}
+    return {n: int(np.sum(np.all(np.abs(pixels - np.array(c) / 255) < 0.01, axis=-1))) for n, c in wanted.items()}
+
+
+def test_a_claim_is_drawn_and_claims_on_the_same_axes_share_a_panel(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    one = CLAIM.plot(tmp_path / "one.png")
+    assert one == tmp_path / "one.png"
+    found = colours(one)
+    assert found["first"] > 20
+    assert found["second"] == 0
+    from refattn.verify.chart import save
+
+    assert CLAIM.picture is not None
+    other = replace(CLAIM, picture=replace(CLAIM.picture, y="faces", logarithmic=False))
+    both, two = save([CLAIM, CLAIM], tmp_path / "both.png"), save([CLAIM, other], tmp_path / "two.png")
+    assert min(colours(both).values()) > 20
+    widths = [image.imread(file).shape[1] for file in (one, both, two)]
+    assert widths == [widths[0], widths[0], 2 * widths[0]]
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(OptionError, match=r"claim\.xyz: the name must end in an image format, as claim\.png; there are"):
+        CLAIM.plot(tmp_path / "claim.xyz")
+    with pytest.raises(OptionError, match="nothing to draw: coins has no picture"):
+        replace(CLAIM, picture=None).plot(tmp_path / "claim.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BackendUnavailable, match=r"pip install 'refattn\[plot\]'"):
+        CLAIM.plot(tmp_path / "claim.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_verify_loads_neither_matplotlib_nor_scipy() -> None:
+    code = "import sys, refattn.verify.growth, refattn.verify.command; print({'matplotlib', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.fixture
+def coins(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A list of claims that `verify coins` runs."""
+    made: list[Claim] = []
+    monkeypatch.setitem(verify._CLAIMS, "coins", "whether coins stand")
+    monkeypatch.setitem(sys.modules, "refattn.verify.coins", SimpleNamespace(run=lambda: made))  # type: ignore[arg-type]
+    return made
+
+
+def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
+    assert command.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "coins"]
+
+
+def test_the_command_runs_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
+    pytest.importorskip("matplotlib")
+    coins += [replace(CLAIM, stated=False), replace(CLAIM, name="dice", holds=True)]
+    assert command.main("coins", png=tmp_path / "c.png", json=tmp_path / "c.json") == 0
+    assert capsys.readouterr().out.endswith("2 of 2 as stated\n")
+    assert colours(tmp_path / "c.png")["second"] > 20
+    record = json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))
+    assert record["name"] == "coins"
+    assert [claim["name"] for claim in record["claims"]] == ["coins", "dice"]
+
+
+def test_one_claim_that_is_not_as_stated_makes_status_1(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
+    coins += [replace(CLAIM, name="dice", holds=True), CLAIM]
+    assert command.main("coins") == 1
+    assert capsys.readouterr().out.endswith("1 of 2 as stated; not: coins\n")
+
+
+def test_a_name_that_does_not_exist_and_a_file_for_no_name_are_usage_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no claim is called 'groth'; there are growth"):
+        command.main("groth")
+    with pytest.raises(UsageError, match="Name one claim of growth"):
+        command.main(png=tmp_path / "c.png")
