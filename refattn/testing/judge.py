@@ -79,11 +79,12 @@ def _statistics(name: str, got: Values, band: Band, rms: float, half: bool) -> t
     error, want = got[ok] - band.value[ok], band.value[ok]
     if np.median(band.bound[ok]) > np.median(np.abs(want)) and rms > STATISTICAL and want.size >= ENOUGH:
         return Level.FAIL, "statistical"
-    if rms > (RMS_LSE if name == "lse" else RMS):
+    if half and _biased(error, want, band.bound[ok]):  # first: truncation doubles the rms too, and this says why
+        return Level.WARN, "bias"
+    # The rms of k independent errors has itself a spread of 1/√2k: of the gradient of one sink it says little.
+    if rms > max(RMS_LSE if name == "lse" else RMS, 1.0 + SIGMAS / (2.0 * want.size) ** 0.5):
         return Level.WARN, "rms"
-    if np.any(np.abs(error) > SIGMAS * floor(band.sigma)[ok]):
-        return Level.WARN, "sigma"
-    return (Level.WARN, "bias") if half and _biased(error, want, band.bound[ok]) else (Level.OK, "")
+    return (Level.WARN, "sigma") if np.any(np.abs(error) > SIGMAS * floor(band.sigma)[ok]) else (Level.OK, "")
 
 
 def _biased(error: Values, want: Values, bound: Values) -> bool:

@@ -21,8 +21,9 @@ def locate(out: Any) -> str:
         hit = np.flatnonzero(out.any(axis=others))
         if len(hit) < size:
             parts.append(f"{name}{'s' if len(hit) > 1 else ''} {indices(hit, size)} of {size}")
-    share = f"{out.mean():.1%}" if out.mean() < 0.9995 else "all"
-    return f"{share} of the elements" + (": " + ", ".join(parts) if parts else ", spread over every axis")
+    many = out.mean() >= 0.0005
+    share = f"{out.mean():.1%} of the elements" if many else f"{int(out.sum())} of {out.size} elements"
+    return ("all of the elements" if out.mean() >= 0.9995 else share) + (": " + ", ".join(parts) if parts else ", spread over every axis")
 
 
 def indices(hit: Any, size: int) -> str:
@@ -37,6 +38,12 @@ def indices(hit: Any, size: int) -> str:
         return f"{first}…{last}{remark}"
     steps = np.unique(np.diff(hit))
     if len(steps) == 1 and len(hit) > 2:
-        return f"{first}, {first + int(steps[0])}, … (every {int(steps[0])}th)"
+        return f"{first}, {first + int(steps[0])}, … (every {ordinal(int(steps[0]))})"
     shown = ", ".join(str(int(i)) for i in hit[:6])
     return shown + (f", … ({len(hit)})" if len(hit) > 6 else "")
+
+
+def ordinal(number: int) -> str:
+    """2nd, 3rd, 4th, 11th, 21st."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"

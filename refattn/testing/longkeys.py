@@ -20,7 +20,7 @@ from refattn.precision import Precision
 
 Array = Any
 KEYS = 1 << 16
-CHANNELS = 8
+CHANNELS = 16
 
 
 def reading(precision: Precision) -> Any:

@@ -110,7 +110,7 @@ def masks(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
 
 
 def _turned(x: Array) -> Array:
-    return np.ascontiguousarray(x.swapaxes(-3, -2)).swapaxes(-3, -2) if x.ndim > 2 else _fortran(x)
+    return np.array(x.swapaxes(-3, -2), order="C").swapaxes(-3, -2) if x.ndim > 2 else _fortran(x)
 
 
 def _fortran(x: Array) -> Array:
@@ -126,7 +126,8 @@ def _gapped(x: Array) -> Array:
 
 
 def _reversed(x: Array) -> Array:
-    return np.ascontiguousarray(x[..., ::-1, :] if x.ndim > 1 else x[::-1])[..., ::-1, :] if x.ndim > 1 else x[::-1].copy()[::-1]
+    rows = (..., slice(None, None, -1), slice(None)) if x.ndim > 1 else slice(None, None, -1)
+    return np.array(x[rows], order="C")[rows]
 
 
 def _read_only(x: Array) -> Array:

@@ -18,7 +18,7 @@ from refattn.verify.sizes import at_sizes
 
 REGIMES = [
     {"n": 1024, "m": 1024, "d": 64, "e": 64},
-    {"n": 2048, "m": 2048, "d": 8, "e": 8},
+    {"n": 2048, "m": 2048, "d": 2, "e": 2},  # many blocks, narrow heads: what is kept for each block weighs most
     {"n": 64, "m": 64, "d": 512, "e": 512},
     {"n": 64, "m": 4096, "d": 32, "e": 64},
     {"n": 2048, "m": 64, "d": 64, "e": 16},
@@ -151,7 +151,7 @@ def test_counted_peaks_are_what_the_allocator_sees(row, variant, inputs, cotange
     )
     for found, tally in zip(spent, (run.forward, run.backward), strict=True):
         print(f"{variant} block {block}: {found:,} bytes for {tally.peak:,} elements, {found / tally.peak:.2f} each")
-        assert 5.0 <= found / tally.peak <= 8.1
+        assert 7.0 <= found / tally.peak <= 8.1
 
 
 def allocated(call):
