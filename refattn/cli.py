@@ -155,7 +155,7 @@ def _check_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, a test for each case")
     p.add_argument("--verbose", action="store_true", help="tell every case")
     long = p.add_argument_group("one long sequence, judged at some of its rows")
-    long.add_argument("--rows", type=_size, metavar="K", help="query rows to judge in o, lse and dq; dk and dv are judged whole")
+    long.add_argument("--rows", type=_size, metavar="K", help="query rows to judge in o, lse, dq; all of dk, dv are")
     long.add_argument("--n", type=_size, help="queries")
     long.add_argument("--m", type=_size, help="keys (default: n)")
     long.add_argument("--d", type=_size, help="width of queries and keys (default 64)")
@@ -326,7 +326,8 @@ def _judge(args: argparse.Namespace) -> Callable[..., Any]:
     given = {name: size for name, size in sizes.items() if size is not None}
     if args.rows is None:
         if given:
-            raise OptionError(f"--{next(iter(given)).replace('_', '-')} needs --rows K; sizes of all cases are chosen by --only")
+            name = next(iter(given)).replace("_", "-")
+            raise OptionError(f"--{name} needs --rows K; the sizes of short cases are chosen by --only")
         check = importlib.import_module("refattn.testing.check").check
         return functools.partial(check, **options, only=args.only, timeout=60.0 if args.timeout is None else args.timeout)
     if args.n is None or args.only is not None:

@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
     try:
         check = Check.from_parent(session, name="refattn", nodeid="refattn")
-        more = list(check.collect())
+        more: list[Any] = list(check.collect())
     except RefattnError as error:
         raise pytest.UsageError(f"refattn: {error}") from None
     config.hook.pytest_collectreport(report=pytest.CollectReport(check.nodeid, "passed", None, more))  # so that they count
@@ -105,7 +105,8 @@ class Check(pytest.Collector):
         from refattn.testing.worker import open_candidate
 
         given = {name: self.config.getoption(f"--refattn-{name}") for name in OPTIONS}
-        self.spec, self.scheme = self.config.getoption("--refattn-candidate"), scheme_of(self.config.getoption("--refattn-scheme"))
+        self.spec = self.config.getoption("--refattn-candidate")
+        self.scheme = scheme_of(self.config.getoption("--refattn-scheme"))
         self.given, self.precision = given, contract_of(given["contract"], given["dtype"])
         self.only = None if given["only"] is None else filters.parse(given["only"])
         stack = self.config.stash.setdefault(OPEN, ExitStack())

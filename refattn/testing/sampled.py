@@ -8,7 +8,7 @@ long sequences show are what this is for: offsets that overflow, the last tile, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,8 @@ class Long:
         step()
         if outcome.status != "ok":
             level = Level.UNSUPPORTED if outcome.status == "unsupported" else Level.FAIL
-            return CaseVerdict(name, FLAG, level, remark=f"{outcome.status}: {outcome.remark}", sizes=sizes, seconds=outcome.seconds)
+            remark = f"{outcome.status}: {outcome.remark}"
+            return CaseVerdict(name, FLAG, level, remark=remark, sizes=sizes, seconds=outcome.seconds)
         tensors = self._tensors(expected, outcome.outputs, n)
         step()
         level, found = max(t.level for t in tensors), []
@@ -128,7 +129,8 @@ class Long:
 
     def _tensors(self, expected: Expected, got: Mapping[str, Values], n: int) -> list[TensorVerdict]:
         x = self.rows
-        tensors = [rows_verdict(name, got[name], band, self.dtype, x.at, n) for name, band in expected.bands.items() if name in got]
+        there = {name: band for name, band in expected.bands.items() if name in got}
+        tensors = [rows_verdict(name, got[name], band, self.dtype, x.at, n) for name, band in there.items()]
         if "o" not in got:
             tensors.append(TensorVerdict("o", Level.FAIL, "missing", where="the candidate returned no o"))
         if x.do is not None:

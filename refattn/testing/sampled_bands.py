@@ -75,7 +75,8 @@ class Expected:
         wide = max(len(x.at) * (h // g), x.inputs.k.shape[-1], x.inputs.v.shape[-1])
         some = max(1, KEY_ELEMENTS // wide)
         for head, (o, lse) in enumerate(self.saved):
-            q, do = (_wide(y[0][x.heads(head)][:, x.at]) for y in (x.inputs.q, x.do))
+            given: tuple[Any, Any] = (x.inputs.q, x.do)
+            q, do = (_wide(y[0][x.heads(head)][:, x.at]) for y in given)
             for a in range(0, m, some):
                 keys = slice(a, min(a + some, m))
                 k, v = (_wide(y[0, head : head + 1, keys]) for y in (x.inputs.k, x.inputs.v))

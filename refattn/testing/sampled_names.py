@@ -50,8 +50,12 @@ def mistakes(scheme: Any, n: int, m: int) -> Iterator[Ends]:
     yield Ends("F30l", lambda i: 0, lambda seen, i, n, m: min(seen, m - 1))
     for tile in TILES:
         if m % tile:
-            yield Ends(f"F28@{tile}", lambda i: 0, lambda seen, i, n, m, t=tile: min(seen, m // t * t))
-        yield Ends(f"F28l@{tile}", lambda i: 0, lambda seen, i, n, m, t=tile: min(seen, (m - 1) // t * t))
+            yield Ends(f"F28@{tile}", lambda i: 0, _before(m // tile * tile))
+        yield Ends(f"F28l@{tile}", lambda i: 0, _before((m - 1) // tile * tile))
+
+
+def _before(key: int) -> Callable[[int, int, int, int], int]:
+    return lambda seen, i, n, m: min(seen, key)
 
 
 def names(expected: Expected, got: Mapping[str, Values]) -> list[Naming]:

@@ -72,7 +72,7 @@ class Pieces:
             item, g, key, *rest = found.worst.index
             index = (item, g + head, key + keys.start, *rest)
             found = replace(found, worst=replace(found.worst, index=index))
-        if self.worst is None or (found.level == Level.FAIL, found.max_ratio) > (self.worst.level == Level.FAIL, self.worst.max_ratio):
+        if self.worst is None or _order(found) > _order(self.worst):
             self.worst = found
 
     def verdict(self) -> TensorVerdict:
@@ -93,10 +93,14 @@ class Pieces:
         return replace(self.worst, level=level, reason=reason, rms=rms)
 
 
+def _order(found: TensorVerdict) -> tuple[bool, float]:
+    return found.level == Level.FAIL, found.max_ratio
+
+
 def _counted(out: Values) -> str:
     """Where errors sit; a few among millions by their number, since a share of 0.0% says nothing."""
-    share, of, places = locate(out).partition(" of the elements")
-    return locate(out) if share != "0.0%" else f"{np.count_nonzero(out)} of {out.size} elements{places}"
+    text = locate(out)
+    return text.replace("0.0% of the", f"{np.count_nonzero(out)} of {out.size}", 1) if text.startswith("0.0% ") else text
 
 
 def gradients(got: Mapping[str, Values], pieces: Iterable[tuple[int, slice, Mapping[str, Band]]], shapes: Mapping[str, Any],

@@ -27,6 +27,8 @@ __all__ = ["QKV", "Layout", "Problem", "layouts", "masks", "qkv", "schemes"]
 Array = Any
 Size = int | st.SearchStrategy[int]
 SIXTEENTHS = 64
+FEW, SOME, WIDE = st.integers(1, 2), st.integers(1, 3), st.integers(1, 5)
+LENGTH = st.integers(0, 7)
 
 
 class QKV(NamedTuple):
@@ -67,9 +69,8 @@ def _values(shape: tuple[int, ...]) -> st.SearchStrategy[Array]:
     return whole.map(lambda x: x / 16.0)
 
 
-def qkv(*, items: Size = st.integers(1, 2), kv_heads: Size = st.integers(1, 3), group: Size = st.integers(1, 2),
-        n: Size = st.integers(0, 7), m: Size | None = st.integers(0, 7), d: Size = st.integers(1, 5),
-        e: Size = st.integers(1, 5), dtype: str = "float64") -> st.SearchStrategy[QKV]:
+def qkv(*, items: Size = FEW, kv_heads: Size = SOME, group: Size = FEW, n: Size = LENGTH, m: Size | None = LENGTH,
+        d: Size = WIDE, e: Size = WIDE, dtype: str = "float64") -> st.SearchStrategy[QKV]:
     """Arrays of one dtype whose heads and widths fit; group: query heads for each key head; m=None: as many keys as queries.
 
     Sizes are numbers, or strategies of numbers.

@@ -47,7 +47,7 @@ class Watch:
 
     def _bits(self, x: Array) -> bytes:
         contiguous = np.ascontiguousarray(self._library.host(x))
-        return hashlib.blake2b(contiguous.reshape(-1).view(np.uint8)).digest()
+        return hashlib.blake2b(contiguous.reshape(-1).view(np.uint8).data).digest()
 
 
 class Trial:

@@ -24,7 +24,8 @@ CRASH = CaseVerdict("empty/odd", "", Level.FAIL, remark="ValueError: \x1b[31m\x0
 
 
 def made(*cases: CaseVerdict) -> Report:
-    return Report("kernel.py:attention", "Dense(scale=0.5)", "numpy", "float32", "fp32", None, cases, environment={"numpy": "2"})
+    about = ("kernel.py:attention", "Dense(scale=0.5)", "numpy", "float32", "fp32", None)
+    return Report(*about, cases, environment={"numpy": "2"})
 
 
 def read(text: str) -> tuple[Any, dict[str, Any]]:

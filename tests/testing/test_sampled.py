@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from layout import ROOT
-from testing.long_kernel import LongKernel
 from refattn import Dense
 from refattn.errors import OptionError, ShapeError
 from refattn.precision import parse
@@ -24,8 +23,9 @@ from refattn.testing.sampled_bands import Rows, expect_rows
 from refattn.testing.sampled_inputs import chosen, draw, sees
 from refattn.testing.tolerance import expect
 from refattn.testing.verdicts import Band, Level, Report
+from testing.long_kernel import LongKernel
 
-BOTTOM, TOP = Dense(causal=True, align="bottom_right"), Dense(causal=True, align="top_left")
+PLAIN, BOTTOM, TOP = Dense(), Dense(causal=True, align="bottom_right"), Dense(causal=True, align="top_left")
 LONG, FEW, NARROW = 200_003, 6, 8
 
 
@@ -92,9 +92,9 @@ def test_the_rows_are_the_ends_the_boundaries_and_random_ones() -> None:
         chosen(0, 7, 7, Dense())
 
 
-def judged(kernel: LongKernel, scheme: Any = Dense(), n: int = 2001, *, rows: int = 9, d: int = NARROW, **options: Any) -> Report:
-    given: dict[str, Any] = {"vjp": kernel.vjp, **options}
-    return check_rows(kernel.forward, scheme, rows=rows, n=n, d=d, **given)
+def judged(kernel: LongKernel, scheme: Any = PLAIN, n: int = 2001, *, rows: int = 9, **options: Any) -> Report:
+    given: dict[str, Any] = {"vjp": kernel.vjp, "d": NARROW, **options}
+    return check_rows(kernel.forward, scheme, rows=rows, n=n, **given)
 
 
 def up_to(i: int, m: int) -> Any:
@@ -113,7 +113,8 @@ def test_a_right_kernel_conforms(dtype: str, keys: Any, scheme: Any) -> None:
     assert [t.tensor for t in report.cases[0].tensors] == ["o", "lse", "dq", "dk", "dv"]
     assert max(t.max_ratio for t in report.cases[0].tensors) > 1e-4
     assert report.rows == tuple(chosen(9, n, n, scheme))
-    assert "9 rows of 3001 judged in o, lse and dq, and all of dk and dv, the other rows not: 0, 127, " in reports.render(report)
+    said = "9 rows of 3001 judged in o, lse and dq, and all of dk and dv, the other rows not: 0, 127, "
+    assert said in reports.render(report)
 
 
 def dropped_tail(i: int, m: int) -> Any:
