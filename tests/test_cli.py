@@ -179,6 +179,10 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["check", "k.py:f", "--scheme", "Dense()", "--vjp", "k.py:g", "--backward", "autograd"], "not allowed with"),
         (["check", "k.py:f", "--scheme", "Dense()", "--backward", "autograd"], "needs --library torch or jax, not numpy"),
         (["check", "k.py:f", "--scheme", "Dense()", "--json", "/nowhere/r.json"], "there is no folder /nowhere"),
+        (["check", "k.py:f", "--scheme", "Dense()", "--n", "64"], "--n needs --rows K"),
+        (["check", "k.py:f", "--scheme", "Dense()", "--kv-heads", "2"], "--kv-heads needs --rows K"),
+        (["check", "k.py:f", "--scheme", "Dense()", "--rows", "4"], "--rows 4 needs --n N"),
+        (["check", "k.py:f", "--scheme", "Dense()", "--rows", "4", "--n", "9", "--only", "d=64"], "--only 'd=64' has nothing"),
     ],
 )
 def test_what_can_not_be_done_is_one_message(run: Run, check: dict[str, Any], words: list[str], said: str) -> None:
@@ -201,6 +205,19 @@ def test_check_is_called_with_what_was_asked_for(run: Run, check: dict[str, Any]
     assert check["options"] == {**asked, "layout": "bnhd", "only": "d=64; nq=nk", "timeout": 2.5}
     run("check", "k.py:f", "--scheme", BOTTOM, "--vjp", "k.py:g")
     assert check["options"]["vjp"] == "k.py:g"
+
+
+def test_rows_are_judged_by_their_own_check(run: Run, check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = ModuleType("refattn.testing.sampled")
+    fake.check_rows = sys.modules["refattn.testing.check"].check  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "refattn.testing.sampled", fake)
+    words = ["check", "k.py:f", "--scheme", BOTTOM, "--rows", "16", "--n", "10**6", "--heads", "4", "--kv-heads", "2"]
+    assert run(*words)[0] == 0
+    defaults = {"vjp": None, "backward": None, "library": "numpy", "dtype": "float32", "contract": None, "layout": "bhnd"}
+    assert check["options"] == {**defaults, "rows": 16, "n": 10**6, "heads": 4, "kv_heads": 2}
+    run(*words, "--m", "7", "--d", "8", "--e", "9", "--timeout", "5")
+    sizes = {"rows": 16, "n": 10**6, "m": 7, "d": 8, "e": 9, "heads": 4, "kv_heads": 2}
+    assert check["options"] == {**defaults, **sizes, "timeout": 5.0}
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,10 @@ def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = 
             continue
         for tier, sizes in family.tiers.items():
             fitted = sizes if only is None else only.fit(sizes)
-            if fitted is None or (family.name, tuple(fitted.items())) in seen or not _possible(family, scheme, fitted):
+            if fitted is None or (family.name, tuple(fitted.items())) in seen or not family.fits(want, fitted):
                 continue
             seen.add((family.name, tuple(fitted.items())))
             yield draw(family, tier, fitted, want)
-
-
-def _possible(family: Family, scheme: Any, sizes: Sizes) -> bool:
-    """Sizes that the configuration takes: causal needs n = m, an alignment, or positions among the inputs."""
-    return not (scheme.causal and scheme.align is None and sizes["n"] != sizes["m"]) or family.placed
 
 
 def draw(family: Family, tier: str, sizes: Sizes, want: Want) -> Case:

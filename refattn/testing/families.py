@@ -31,6 +31,16 @@ class Want:
         return self.scheme.causal or bool(self.accepts & {"mask", "key_valid", "segment_ids"})
 
 
+def aligned(want: Want, sizes: Sizes) -> bool:
+    """Causal order needs n = m or an alignment."""
+    return not want.scheme.causal or want.scheme.align is not None or sizes["n"] == sizes["m"]
+
+
+def anywhere(want: Want, sizes: Sizes) -> bool:
+    """Any sizes: the inputs say where queries are."""
+    return True
+
+
 Change = Callable[[Generator, Inputs, Sizes, Want], None]
 
 
@@ -42,7 +52,7 @@ def _nothing(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 class Family:
     """name, flag (what it exposes), effect (what that costs a user), sizes by tier, and how the base draw is changed.
 
-    strided, lenient, soft, exempt: see ``Case``. placed: its inputs say where queries are, so that no alignment is needed.
+    fits: the sizes that it can have. strided, lenient, soft, exempt: see ``Case``.
     """
 
     name: str
@@ -51,10 +61,10 @@ class Family:
     tiers: Mapping[str, Sizes]
     change: Change = _nothing
     applies: Callable[[Want], bool] = lambda want: True
+    fits: Callable[[Want, Sizes], bool] = lambda want, sizes: aligned(want, sizes)
     strided: bool = False
     lenient: bool = False
     soft: bool = False
-    placed: bool = False
     exempt: tuple[str, ...] = ()
 
 
@@ -79,10 +89,10 @@ def family(name: str, flag: str, effect: str, tiers: Mapping[str, Sizes] = BOTH,
 
 
 def scores_of(x: Inputs, want: Want, std: float) -> None:
-    """Scale q so that the scores have this standard deviation under the scheme's own scale."""
+    """Scale q so that the scores have this standard deviation under the scheme's own scale, as far as the dtype reaches."""
     d = x["q"].shape[-1]
     scale = want.scheme.scale if want.scheme.scale else d**-0.5
-    x["q"] = x["q"] * (std / (abs(scale) * d**0.5))
+    x["q"] = x["q"] * min(std / (abs(scale) * d**0.5), 2.0**12 if want.dtype == "float16" else 2.0**60)
 
 
 @family("normal", "everyday inputs", "any gross mistake")
@@ -203,7 +213,8 @@ def _padding(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["key_valid"] = np.arange(sizes["m"]) < lengths[:, None]
 
 
-@family("segments", "packed sequences", "one sequence reads its neighbour", applies=lambda want: want.takes("segment_ids"))
+@family("segments", "packed sequences", "one sequence reads its neighbour", applies=lambda want: want.takes("segment_ids"),
+        fits=lambda want, sizes: aligned(want, sizes) and (want.takes("kv_segment_ids") or sizes["n"] == sizes["m"]))  # fmt: skip
 def _segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     def ids(length: int) -> Values:
@@ -248,7 +259,7 @@ def _dropout(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("positions", "decoding with a length per item", "an item sees another item's length", {
     "pow2": sizes(4, 2, 2, 1, 64, 64, 64), "odd": sizes(3, 2, 2, 5, 53, 24, 20)},
-    applies=lambda want: want.scheme.causal and want.takes("q_positions"), placed=True)  # fmt: skip
+    applies=lambda want: want.scheme.causal and want.takes("q_positions"), fits=anywhere)  # fmt: skip
 def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     first = np.linspace(0, sizes["m"] - sizes["n"], sizes["b"]).astype(np.int64)
@@ -257,7 +268,7 @@ def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("mixed positions", "positions that do not ascend: tiles skipped by comparing their ends", "packed or permuted tokens lose keys", {
     "pow2": sizes(1, 2, 2, 128, 128, 64, 64), "odd": sizes(2, 3, 3, 45, 70, 24, 20)},
-    applies=lambda want: want.scheme.causal and want.takes("q_positions", "k_positions"))  # fmt: skip
+    applies=lambda want: want.scheme.causal and want.takes("q_positions", "k_positions"), fits=anywhere)  # fmt: skip
 def _mixed(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     x["q_positions"] = g.random((sizes["b"], sizes["n"])).argsort(axis=1) + max(sizes["m"] - sizes["n"], 0)
@@ -273,7 +284,8 @@ def _small(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 @family("half range", "products accumulated or scaled in half precision", "overflow at scores of ordinary size", {
     "pow2": sizes(1, 2, 2, 64, 64, 64, 64)}, applies=lambda want: want.dtype == "float16" and want.scheme.softcap is None)  # fmt: skip
 def _half_range(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    x["q"], x["k"] = 32.0 + 0.125 * np.sign(x["q"]), 32.0 + 0.125 * np.sign(x["k"])
+    balanced = np.where(np.arange(x["k"].shape[-1]) % 2, 1.0, -1.0)  # no key is larger than another for every query
+    x["q"], x["k"] = 33.0 + np.sign(x["q"]), 32.0 + g.permuted(np.broadcast_to(balanced, x["k"].shape), axis=-1)
 
 
 @family("no queries", "an axis of length zero", "an exception or a wrong shape", {"zero": sizes(2, 3, 3, 0, 0, 16, 12)},

@@ -33,6 +33,7 @@ SETTINGS: dict[str, tuple[Dense, frozenset[str]]] = {
     "capped, tiled": (Dense(causal=True, align="top_left", softcap=8.0, heads="tiled", scale=0.3), frozenset({"key_valid"})),
     "dropped": (Dense(keep_rate=0.8, empty="mean"), frozenset({"keep", "mask", "sink"})),
 }
+VACUOUS = {"tf32": ("far below",)}  # rounding inputs to ten bits moves scores of −7·10⁴ by more than any weight can stand
 NULLS = {"zeros", "mean of V", "previous row"}
 
 
@@ -155,7 +156,7 @@ def test_dropout_draws_its_mask_in_every_case_and_needs_it_in_the_signature() ->
 def test_families_do_what_their_flag_says() -> None:
     found = {c.id: c for c in drawn("everything", "float32")}
     score = {i: np.std(np.einsum("bhnd,bhmd->bhnm", c.inputs.q, c.inputs.k)) * c.sizes["d"] ** -0.5
-             for i, c in found.items() if c.sizes["g"] == c.sizes["h"] and c.do.size and not c.soft}  # fmt: skip
+             for i, c in found.items() if c.sizes["g"] == c.sizes["h"] and 0 not in c.sizes.values()}  # fmt: skip
     assert score["normal/pow2"] == pytest.approx(1.0, rel=0.1)
     assert score["flat/odd"] < 0.5
     assert score["large/odd"] > 50
@@ -179,7 +180,7 @@ def test_families_do_what_their_flag_says() -> None:
 def test_poison_is_where_no_query_looks_and_only_warns() -> None:
     for c in drawn("everything", "float32", "family=poison"):
         hidden = ~c.inputs.key_valid[:, None, :, None]
-        assert np.isnan(np.broadcast_to(hidden, c.inputs.k.shape)[np.isnan(c.inputs.k)].size)  or hidden.any()
+        assert hidden.any()
         assert np.array_equal(np.isnan(c.inputs.k), np.broadcast_to(hidden, c.inputs.k.shape))
         assert c.soft
         assert all(np.isfinite(b.value).all() for b in expect(c.scheme, c.inputs, PRESETS["fp32"], c.do).values())
@@ -190,7 +191,7 @@ def test_poison_is_where_no_query_looks_and_only_warns() -> None:
 def test_null_models_fail_every_case_that_is_not_exempt(setting: str, preset: str) -> None:
     dtype = next(d for d in DTYPES if preset in {p.name for p in for_dtype(d)})
     for c in drawn(setting, dtype):
-        if c.soft or not c.do.size:
+        if c.soft or not c.do.size or c.family in VACUOUS.get(preset, ()):
             continue
         ref = expect(c.scheme, c.inputs, PRESETS[preset])["o"]
         for name, o in nulls(c).items():
@@ -215,6 +216,14 @@ def test_null_models_are_the_heads_own_means_and_rows() -> None:
     assert np.array_equal(found["previous row"][..., 1, :], c.scheme.forward(*c.inputs)[0][..., 0, :])
     one = next(c for c in drawn("aligned", "float32") if c.family == "one query")
     assert nulls(one).keys() == {"zeros", "mean of V"}, "a single query has no previous row"
+
+
+def test_families_said_to_be_vacuous_are() -> None:
+    for preset, names in VACUOUS.items():
+        for name in names:
+            ref = {c.id: expect(c.scheme, c.inputs, PRESETS[preset]) for c in drawn("causal", "float32", f"family={name}")}
+            run = Run(Dense(causal=True), "float32", PRESETS[preset], Silent(), None)
+            assert {run.vacuous(c, ref[c.id]) for c in drawn("causal", "float32", f"family={name}")} == {"zeros"}
 
 
 class Silent:

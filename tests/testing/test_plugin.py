@@ -104,7 +104,7 @@ def test_wrong(conforms):
 
 
 def test_caught(conforms):
-    with pytest.raises(pytest.fail.Exception, match="FAIL  2 of 2 judged"):
+    with pytest.raises(pytest.fail.Exception, match="FAIL  1 of 1 judged"):
         conforms(truncated, Dense(), only="family=normal")
 
 
@@ -127,7 +127,7 @@ def test_the_fixture_and_cases_together(pytest_run: Pytest, tmp_path: Path, word
     passed = {name for level, name in outcomes if level == "PASSED"}
     assert passed >= {f"test_user.py::test_{name}" for name in ("right", "caught", "plain")} | {"refattn::normal/pow2"}
     assert "widths of whole vectors only" in done.stdout
-    assert "FAIL  2 of 2 judged cases are wrong" in done.stdout
+    assert done.stdout.count("FAIL  1 of 1 judged case is wrong") >= 1
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ CORNERS = {
     "heads turned": (layouts(), lambda f: f(ARRAY).strides[1] < f(ARRAY).strides[2]),
     "no queries": (qkv(), lambda x: x.q.shape[-2] == 0 and x.k.shape[-2] > 0),
     "grouped heads": (qkv(), lambda x: x.q.shape[1] > x.k.shape[1] > 1),
-    "the other corner": (schemes(), lambda p: p.scheme.align == "bottom_right" and p.inputs.k.shape[-2] > p.inputs.q.shape[-2]),
+    "the other corner": (schemes(), lambda p: p.scheme.align == "bottom_right" and p.inputs.k.size > p.inputs.q.size),
     "softcap and bias": (schemes(), lambda p: p.scheme.softcap is not None and p.inputs.bias is not None),
     "dropout": (schemes(), lambda p: p.scheme.keep_rate is not None),
     **{name: (schemes(), lambda p, name=name: getattr(p.inputs, name) is not None) for name in sorted(OPTIONAL)},

@@ -1,0 +1,55 @@
+"""What several commands take and use: schemes by expression, sizes, times, the width of the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import re
+import shutil
+from typing import Any
+
+import refattn
+from refattn.errors import OptionError
+from refattn.expression import parse, written
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def scheme_argument(p: argparse.ArgumentParser) -> None:
+    p.add_argument("scheme", metavar="EXPR", help="a scheme, as \"Dense(causal=True, align='bottom_right')\"")
+
+
+def size(text: str) -> int:
+    """A whole number ≥ 0; 1_000_000, 1e6 and 10**6 are numbers too."""
+    match = re.fullmatch(r"(\d[\d_]*)(?:(e|\*\*)(\d{1,2}))?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: give a whole number, as 4096, 10**6 or 1e6")
+    base, sign, power = int(match[1].replace("_", "")), match[2], int(match[3] or 0)
+    return base if sign is None else base * 10**power if sign == "e" else base**power
+
+
+def seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (found := float(text)) < float("inf"):
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
+
+
+def constructors() -> dict[str, type]:
+    """The public classes that an expression may name: schemes, and what they are configured with."""
+    homes = ("refattn.schemes.", "refattn.patterns.", "refattn.features.", "refattn.position.")
+    public = {name: getattr(refattn, name) for name in refattn.__all__}
+    return {name: x for name, x in public.items() if inspect.isclass(x) and x.__module__.startswith(homes)}
+
+
+def scheme(text: str) -> Any:
+    """The scheme that an expression describes."""
+    made = parse(text, constructors())
+    if not hasattr(made, "forward"):
+        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(constructors())}")
+    return made
+
+
+def width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
