@@ -1,17 +1,11 @@
-"""What several commands take and use: schemes by expression, sizes, times, the width of the terminal."""
+"""What several commands take and use: the scheme's place, sizes, times, the width of the terminal."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import re
 import shutil
-from typing import Any
-
-import refattn
-from refattn.errors import OptionError
-from refattn.expression import parse, written
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -34,21 +28,6 @@ def seconds(text: str) -> float:
         if 0 < (found := float(text)) < float("inf"):
             return found
     raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
-
-
-def constructors() -> dict[str, type]:
-    """The public classes that an expression may name: schemes, and what they are configured with."""
-    homes = ("refattn.schemes.", "refattn.patterns.", "refattn.features.", "refattn.position.")
-    public = {name: getattr(refattn, name) for name in refattn.__all__}
-    return {name: x for name, x in public.items() if inspect.isclass(x) and x.__module__.startswith(homes)}
-
-
-def scheme(text: str) -> Any:
-    """The scheme that an expression describes."""
-    made = parse(text, constructors())
-    if not hasattr(made, "forward"):
-        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(constructors())}")
-    return made
 
 
 def width() -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refattn import rng
+from refattn.errors import OptionError
+from refattn.expression import parse, written
 from refattn.schemes.dense import Dense
 
 Sizes = Mapping[str, int]
@@ -95,6 +97,25 @@ DENSE = Row(
 )
 
 ROWS: tuple[Row, ...] = (DENSE,)
+
+
+def constructors() -> dict[str, type]:
+    """The classes that an expression may name, by name."""
+    return {type(r.scheme).__name__: type(r.scheme) for r in ROWS}
+
+
+def scheme(text: Any) -> Any:
+    """The scheme that an expression describes, as ``"Dense(causal=True)"``; a scheme is itself.
+
+    Raises
+    ------
+    OptionError
+        For text that is no expression, or describes something that is not a scheme.
+    """
+    made = parse(text, constructors()) if isinstance(text, str) else text
+    if not hasattr(made, "forward"):
+        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(constructors())}")
+    return made
 
 
 def row(name: str) -> Row:

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import refattn
 from refattn import cli_check
-from refattn.arguments import DTYPES, scheme, scheme_argument, size, width
+from refattn.arguments import DTYPES, scheme_argument, size, width
+from refattn.catalogue import scheme
 from refattn.errors import RefattnError
 from refattn.expression import written
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from refattn.arguments import DTYPES, scheme, seconds, size, width
+from refattn.arguments import DTYPES, seconds, size, width
+from refattn.catalogue import scheme
 from refattn.errors import OptionError
 
 EPILOG = """\

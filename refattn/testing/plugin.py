@@ -51,6 +51,7 @@ def conforms() -> Callable[..., Any]:
 
     def conforms(candidate: Any, scheme: Any, *, strict: bool = False, **options: Any) -> Any:
         __tracebackhide__ = True
+        from refattn.catalogue import scheme as scheme_of
         from refattn.testing.check import check
         from refattn.testing.report import render
 
@@ -85,20 +86,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[OPEN].close()
 
 
-def scheme_of(text: Any) -> Any:
-    """The scheme that an expression describes; a scheme is itself."""
-    if not isinstance(text, str):
-        return text
-    from refattn.catalogue import ROWS
-    from refattn.expression import parse
-
-    return parse(text, {type(row.scheme).__name__: type(row.scheme) for row in ROWS})
-
-
 class Check(pytest.Collector):
     """A candidate, opened once in each process that runs its cases."""
 
     def collect(self) -> Iterator[pytest.Item]:
+        from refattn.catalogue import scheme as scheme_of
         from refattn.testing import only as filters
         from refattn.testing.cases import cases
         from refattn.testing.check import contract_of

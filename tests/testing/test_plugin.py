@@ -15,10 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from layout import ROOT
-from refattn import cli
-from refattn.errors import OptionError
+from refattn.catalogue import scheme as scheme_of
 from refattn.testing.cases import cases
-from refattn.testing.plugin import OPTIONS, scheme_of
+from refattn.testing.plugin import OPTIONS
 
 RIGHT, WRONG = (f"{ROOT}/docs/examples/{name}.py:attention" for name in ("corrected", "off_by_one"))
 BOTTOM = "Dense(causal=True, align='bottom_right')"
@@ -169,14 +168,6 @@ def test_it_is_entered_for_pytest() -> None:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     assert config["options.entry_points"]["pytest11"].strip() == "refattn = refattn.testing.plugin"
-
-
-def test_expressions_name_what_the_command_line_names() -> None:
-    for name in cli.constructors():
-        assert scheme_of(f"{name}()") == cli.scheme(f"{name}()")
-    with pytest.raises(OptionError, match="nothing is called 'Nothing'"):
-        scheme_of("Nothing()")
-
 
 def test_the_page_shows_a_fixture_that_works(pytest_run: Pytest, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
