@@ -113,7 +113,7 @@ def _make_finder(x: Any) -> Callable[[Any], Backend] | None:
     """How the backend of things like x is found: its own, NumPy's, CuPy's, or that of any array API library."""
     if hasattr(type(x), "__refattn_backend__"):
         return lambda y: y.__refattn_backend__
-    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)) or not hasattr(x, "shape"):
+    if not hasattr(x, "shape"):  # numbers, None, configuration; a NumPy scalar has a shape, though float64 is a float too
         return None
     roots = [t.__module__.partition(".")[0] for t in type(x).__mro__]
     for name in ("numpy", "cupy"):

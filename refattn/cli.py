@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import refattn
-from refattn import cli_check
+from refattn import cli_check, cli_vectors
 from refattn.arguments import DTYPES, scheme_argument, size, width
 from refattn.catalogue import scheme
 from refattn.errors import RefattnError
@@ -29,6 +29,7 @@ examples:
   refattn cost "Dense(causal=True)" --n 1000000 --d 128 --block none
   refattn check kernel.py:attention --vjp kernel.py:attention_vjp --scheme "Dense(causal=True)"
   refattn check kernel.py:attention --scheme "Dense(causal=True)" --rows 32 --n 10**6
+  refattn vectors export vectors
   refattn verify growth
 """
 _PLAIN = {"×": "x", "−": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...", "·": ".", "∞": "inf", "√": "sqrt"}
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"refattn {refattn.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="{list,show,cost,check,verify}")
+    commands = parser.add_subparsers(dest="command", metavar="{list,show,cost,check,vectors,verify}")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, **more: Any) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False, **more)
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_check.options(
         command("check", cli_check.run, "judge a kernel against a scheme", epilog=cli_check.EPILOG, formatter_class=raw)
     )
+    cli_vectors.options(command("vectors", cli_vectors.check, "write golden vectors, or judge results against them"))
     _verify_options(command("verify", _verify, "put a claim about schemes to the test, or list the claims"))
     return parser
 

@@ -39,10 +39,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--layout", choices=["bhnd", "bnhd"], default="bhnd", help="order of the axes (default bhnd)")
     p.add_argument("--only", metavar="FILTER", help="limits of the kernel, as 'd=64,128; n%%64=0; nq=nk; heads=1:1'")
     p.add_argument("--timeout", type=seconds, metavar="S", help="seconds for one case (default 60; with --rows 3600)")
-    p.add_argument("--strict", action="store_true", help="warnings fail too")
-    p.add_argument("--json", metavar="FILE", help="write the report as JSON too; - for standard output, instead of text")
-    p.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, a test for each case")
-    p.add_argument("--verbose", action="store_true", help="tell every case")
+    report_options(p)
     long = p.add_argument_group("one long sequence, judged at some of its rows")
     long.add_argument("--rows", type=size, metavar="K", help="query rows to judge in o, lse, dq; all of dk, dv are")
     long.add_argument("--n", type=size, help="queries")
@@ -53,20 +50,39 @@ def options(p: argparse.ArgumentParser) -> None:
     long.add_argument("--kv-heads", type=size, metavar="G", help="key and value heads (default: as many as query heads)")
 
 
+def report_options(p: argparse.ArgumentParser) -> None:
+    """How a report is told, and what fails."""
+    p.add_argument("--strict", action="store_true", help="warnings fail too")
+    p.add_argument("--json", metavar="FILE", help="write the report as JSON too; - for standard output, instead of text")
+    p.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML too, a test for each case")
+    p.add_argument("--verbose", action="store_true", help="tell every case")
+
+
 def run(args: argparse.Namespace) -> int:
     from refattn.precision import parse as parse_precision
-    from refattn.testing import report as reports
 
     made = scheme(args.scheme)
     if args.contract is not None:
         parse_precision(args.contract)
     if args.backward is not None and args.library not in ("torch", "jax"):
         raise OptionError(f"--backward autograd needs --library torch or jax, not {args.library}; give --vjp CANDIDATE")
+    refuse_missing_folders(args)
+    with _progress() as progress:
+        found = _judge(args)(args.candidate, made, progress=progress)
+    return tell(found, args)
+
+
+def refuse_missing_folders(args: argparse.Namespace) -> None:
+    """Before a long run, not after it."""
     for name, file in (("--json", args.json), ("--junit", args.junit)):
         if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
             raise OptionError(f"{name} {file}: there is no folder {Path(file).absolute().parent}")
-    with _progress() as progress:
-        found = _judge(args)(args.candidate, made, progress=progress)
+
+
+def tell(found: Any, args: argparse.Namespace) -> int:
+    """Write a report wherever it was asked for; the exit status."""
+    from refattn.testing import report as reports
+
     if args.junit is not None:
         importlib.import_module("refattn.testing.junit").write(found, args.junit, strict=args.strict)
     if args.json is not None:

@@ -15,7 +15,7 @@ FLOORS = (
     {"layers"},
     {"catalogue", "expression", "verify"},
     {"testing", "draw"},
-    {"cli", "cli_check", "arguments", "__main__", ""},
+    {"cli", "cli_check", "cli_vectors", "arguments", "__main__", ""},
 )
 
 

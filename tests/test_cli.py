@@ -182,7 +182,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["check", "k.py:f", "--scheme", "Dense()", "--n", "64"], "--n needs --rows K"),
         (["check", "k.py:f", "--scheme", "Dense()", "--kv-heads", "2"], "--kv-heads needs --rows K"),
         (["check", "k.py:f", "--scheme", "Dense()", "--rows", "4"], "--rows 4 needs --n N"),
-        (["check", "k.py:f", "--scheme", "Dense()", "--rows", "4", "--n", "9", "--only", "d=64"], "--only 'd=64' has nothing"),
+        (["check", "k.py:f", "--scheme", "Dense()", "--rows", "4", "--n", "9", "--only", "d=64"], "'d=64' has nothing"),
     ],
 )
 def test_what_can_not_be_done_is_one_message(run: Run, check: dict[str, Any], words: list[str], said: str) -> None:

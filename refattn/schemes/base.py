@@ -37,6 +37,13 @@ class Scheme(Protocol):
     def cost(self, shapes: Any, block: int | None = 256) -> Cost: ...
 
 
+def plain_fields(scheme: Any) -> None:
+    """NumPy scalars among the fields as Python numbers: float32 arrays times a NumPy float64 scalar are float64 arrays."""
+    for name, value in list(vars(scheme).items()):
+        if getattr(value, "shape", None) == ():
+            object.__setattr__(scheme, name, value.item())
+
+
 def dtype_name(x: Array) -> str:
     """The dtype's plain name in any library: float32, bfloat16, bool, int64."""
     return str(x.dtype).rpartition(".")[2]

@@ -30,7 +30,7 @@ from refattn.ops.heads import HeadMap, check_heads, head_map, unbroadcast
 from refattn.ops.scores import Scores, inverse_root
 from refattn.ops.softmax import row_max, weights
 from refattn.ops.visibility import Visibility, query_rows
-from refattn.schemes.base import core
+from refattn.schemes.base import core, plain_fields
 from refattn.shapes import blocks, broadcasts, product, shape_of, sizes
 
 Array = Any
@@ -91,6 +91,7 @@ class Dense:
     conventions: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
+        plain_fields(self)
         if not isinstance(self.causal, bool):
             raise OptionError(f"causal={self.causal!r}: give True or False")
         visibility.check_align(self.causal, self.align)

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "assert_conforms", "check", "check_rows"]
 _HOMES = {"check": "check", "assert_conforms": "check", "check_rows": "sampled", "Report": "verdicts"}
+
+
+class _Kit(ModuleType):
+    """Importing a submodule sets it as an attribute of its package: not here, where the name is that of a function in it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Kit
 
 
 def __getattr__(name: str) -> Any:

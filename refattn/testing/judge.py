@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from refattn.testing.locate import locate
+from refattn.testing.tolerance import largest
 from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst
 
 Values = Any
@@ -28,11 +29,12 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
         return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {band.value.shape}")
     if got.dtype.name != dtype and not (name == "lse" and got.dtype.name in ("float32", "float64", "float16", "bfloat16")):
         return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name} instead of {dtype}")
-    got = got.astype(np.float64)
+    held, got = got.dtype.name, got.astype(np.float64)
     if got.size == 0:
         return TensorVerdict(name, Level.OK)
     wrong = np.isfinite(got) != np.isfinite(band.value)
     wrong |= ~np.isfinite(band.value) & (got != band.value)
+    wrong &= ~_overflows(got, band, held)
     ratio = ratios(got, band)
     out = wrong | (ratio > 1)
     rms = spread(got, band)
@@ -66,6 +68,11 @@ def floor(sigma: Values) -> Values:
     return np.maximum(sigma, max(least, 1e-300))
 
 
+def _overflows(got: Values, band: Band, dtype: str) -> Values:
+    """Where infinity is the right way to store a number: beyond the dtype's largest, within the bound of it."""
+    return np.isinf(got) & (np.sign(got) == np.sign(band.value)) & (np.abs(band.value) + band.bound > largest(dtype))
+
+
 def _worst(got: Values, band: Band, ratio: Values) -> Worst:
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
     return Worst(index, *(float(x[index]) for x in (got, band.value, band.bound, ratio)))
@@ -73,7 +80,7 @@ def _worst(got: Values, band: Band, ratio: Values) -> Worst:
 
 def _statistics(name: str, got: Values, band: Band, rms: float, half: bool) -> tuple[Level, str]:
     """Level and reason of a tensor that is inside its bound."""
-    ok = np.isfinite(band.value) & (band.value != 0) & (band.sigma > 0)
+    ok = np.isfinite(got) & np.isfinite(band.value) & (band.value != 0) & (band.sigma > 0)
     if not ok.any():
         return Level.OK, ""
     error, want = got[ok] - band.value[ok], band.value[ok]

@@ -7,6 +7,7 @@ mistakes of the forward, B… of the backward. Mutants that work in tiles exist 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,9 +116,8 @@ def _tiled(m: Mutant, tile: int) -> Mutant:
 
 def everything() -> tuple[Mutant, ...]:
     """The whole dictionary, loaded."""
-    from refattn.testing import mutants_backward, mutants_forward, mutants_masks  # each fills the dictionary when imported
-
-    del mutants_backward, mutants_forward, mutants_masks
+    for name in ("forward", "masks", "backward", "terms"):
+        importlib.import_module(f"refattn.testing.mutants_{name}")  # fills the dictionary when it is first imported
     return tuple(MUTANTS)
 
 

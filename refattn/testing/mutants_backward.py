@@ -11,14 +11,10 @@ from refattn.backend import of
 from refattn.testing import mutants_masks  # noqa: F401 - its mutants come first, and are used here
 from refattn.testing.cases import Case
 from refattn.testing.mutants import MUTANTS, Mutant, add
-from refattn.testing.mutants_forward import _as_if_contiguous, blind, hides, lower, own_scale, rounded, tiles
+from refattn.testing.mutants_forward import _as_if_contiguous, blind, hides, lower, rounded, scales, tiles
 from refattn.testing.staged import Staged
 
 Array = Any
-
-
-def scales(case: Case, dtype: str) -> bool:
-    return own_scale(case) != 1
 
 
 def groups(case: Case, dtype: str) -> bool:

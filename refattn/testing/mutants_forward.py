@@ -18,13 +18,13 @@ Array = Any
 HALF = ("bfloat16", "float16")
 
 
-def scaled(factor: Any) -> Any:
-    """A neighbour whose scale is the scheme's own times factor(d, e)."""
+def scaled(new: Any) -> Any:
+    """A neighbour whose scale is new(own, d, e)."""
 
     def before(scheme: Any, inputs: Any, tile: int) -> tuple[Any, Any]:
         d, e = inputs.q.shape[-1], inputs.v.shape[-1]
         own = d**-0.5 if scheme.scale is None else scheme.scale
-        return replace(scheme, scale=own * factor(own, d, e)), inputs
+        return replace(scheme, scale=new(own, d, e)), inputs
 
     return before
 
@@ -43,6 +43,11 @@ def own_scale(case: Case) -> float:
     return float(case.sizes["d"] ** -0.5 if case.scheme.scale is None else case.scheme.scale)
 
 
+def scales(case: Case, dtype: str) -> bool:
+    """True if the scale does something: a second time, or if it is left out."""
+    return own_scale(case) not in (0.0, 1.0)
+
+
 def tiles(m: int, tile: int) -> list[slice]:
     return [slice(a, min(a + tile, m)) for a in range(0, m, tile)]
 
@@ -50,7 +55,7 @@ def tiles(m: int, tile: int) -> list[slice]:
 def _scale_off(a: float) -> Mutant:
     factor = 1.0 + 0.01 * a
     title = f"scale off by the factor {factor:.6g}" if abs(a) > 1e-3 else f"scale off by the factor 1 {0.01 * a:+.2g}"
-    return Mutant("F3", "scores", title, before=scaled(lambda own, d, e: factor), at=_scale_off)
+    return Mutant("F3", "scores", title, before=scaled(lambda own, d, e: own * factor), at=_scale_off)
 
 
 def _epsilon(a: float) -> Mutant:
@@ -65,15 +70,15 @@ def _raw_half(kernel: Staged, q: Array, k: Array) -> Array:
 
 # ---- scores
 add(
-    Mutant("F1", "scores", "scale omitted (scores are q·k)", lambda c, _: own_scale(c) != 1, scaled(lambda own, d, e: 1 / own)),
-    Mutant("F2", "scores", "scale applied twice", lambda c, _: own_scale(c) != 1, scaled(lambda own, d, e: own)),
+    Mutant("F1", "scores", "scale omitted (scores are q·k)", lambda c, _: own_scale(c) != 1, scaled(lambda own, d, e: 1.0)),
+    Mutant("F2", "scores", "scale applied twice", scales, scaled(lambda own, d, e: own * own)),
     _scale_off(1.0),
     Mutant("F3w", "scores", "scale 1/√e from the width of v, for 1/√d", lambda c, _: c.sizes["d"] != c.sizes["e"],
-           scaled(lambda own, d, e: e**-0.5 / own)),
+           scaled(lambda own, d, e: e**-0.5)),
     Mutant("F3h", "scores", "scale 1/√(H·d) from all heads together, for 1/√d", lambda c, _: c.sizes["h"] > 1,
-           lambda s, x, t: scaled(lambda own, d, e: x.q.shape[1] ** -0.5)(s, x, t)),
-    Mutant("F9", "scores", "exp2 without the factor log2(e)", before=scaled(lambda own, d, e: math.log(2.0))),
-    Mutant("F9e", "scores", "log2(e) applied, then exp instead of exp2", before=scaled(lambda own, d, e: 1 / math.log(2.0))),
+           lambda s, x, t: scaled(lambda own, d, e: own * x.q.shape[1] ** -0.5)(s, x, t)),
+    Mutant("F9", "scores", "exp2 without the factor log2(e)", before=scaled(lambda own, d, e: own * math.log(2.0))),
+    Mutant("F9e", "scores", "log2(e) applied, then exp instead of exp2", before=scaled(lambda own, d, e: own / math.log(2.0))),
 )  # fmt: skip
 
 
@@ -88,14 +93,14 @@ def _round_keys(kernel: Staged, usual: Any, q: Array, k: Array) -> Array:
 
 add(
     Mutant("F4", "scores", "scale folded into k in half precision",
-           lambda c, dtype: dtype in HALF and math.log2(own_scale(c)) % 1 != 0, _half_keys, {"scores": _round_keys}, rounds=True),
+           lambda c, dtype: dtype in HALF and abs(math.frexp(own_scale(c))[0]) not in (0.0, 0.5), _half_keys, {"scores": _round_keys}, rounds=True),
     Mutant("F5", "scores", "bias added before the scale, so scaled too", lambda c, _: c.inputs.bias is not None and own_scale(c) != 1,
            lambda s, x, t: (s, x._replace(bias=x.bias * (x.q.shape[-1] ** -0.5 if s.scale is None else s.scale)))),
     Mutant("F6", "scores", "softcap omitted", lambda c, _: c.scheme.softcap is not None, lambda s, x, t: (replace(s, softcap=None), x)),
     Mutant("F6m", "scores", "softcap applied after the mask, so hidden keys get −softcap",
            lambda c, _: c.scheme.softcap is not None and hides(c),
            patches={"hide": lambda kernel, usual, s: of(s).xp.where(kernel.see, s, -kernel.scheme.softcap)}),
-    Mutant("F6s", "scores", "softcap applied before the scale", lambda c, _: c.scheme.softcap is not None and own_scale(c) != 1,
+    Mutant("F6s", "scores", "softcap applied before the scale", lambda c, _: c.scheme.softcap is not None and scales(c, _),
            patches={"bend": lambda k, usual, s: usual(s / k.scale) * k.scale}),
     Mutant("F6b", "scores", "softcap applied after the bias", lambda c, _: c.scheme.softcap is not None and c.inputs.bias is not None,
            patches={"bend": lambda k, usual, s: usual(s + k.inputs.bias) - k.inputs.bias}),
@@ -398,7 +403,7 @@ add(
     Mutant("F46", "lse", "lse in base 2", after=lambda out, case, dtype, tile: {**out, "lse": out["lse"] / math.log(2.0)}),
     Mutant("F47", "lse", "lse without the row maximum", patches={"statistic": lambda k, usual, z, c, s: usual(z, c * 0.0, s)}),
     Mutant("F47u", "lse", "lse of scores without their scale",
-           lambda c, _: own_scale(c) != 1 and c.inputs.bias is None and c.scheme.softcap is None and c.inputs.sink is None,
+           lambda c, _: scales(c, _) and c.inputs.bias is None and c.scheme.softcap is None and c.inputs.sink is None,
            patches={"statistic": _unscaled_statistic}),
     Mutant("F46i", "lse", "lse = +∞ for a query that sees nothing", lambda c, _: blind(c),
            after=lambda out, case, dtype, tile: {**out, "lse": of(out["lse"]).xp.where(out["lse"] == -math.inf, math.inf, out["lse"])}),

@@ -145,8 +145,15 @@ def _names(report: Report) -> str:
             continue
         lines.append(f"  {_how(name)}; explains {explains} of {_count(len(bad), 'failing case')}")
         if name.instead:
-            lines += ["  under that convention it is judged by", f"    {command(report, name.instead)}"]
+            lines += _under(report, name.instead)
     return "\n".join(lines)
+
+
+def _under(report: Report, scheme: str) -> list[str]:
+    """How the kernel is judged under another convention; results in files are those of one scheme, and can't be."""
+    if report.library == "files":
+        return [f"  the expected results are those of another convention; {scheme} would give these"]
+    return ["  under that convention it is judged by", f"    {command(report, scheme)}"]
 
 
 def _explained(report: Report, bad: list[CaseVerdict]) -> list[tuple[Naming, int]]:
@@ -283,7 +290,8 @@ def _not_judged(report: Report) -> str:
     lines = [f"  {level}, {remark}: {_some(names)}" for (level, remark), names in groups.items()]
     tensors = {t.tensor for c in report.judged for t in c.tensors}
     if "o" in tensors and not any(name.startswith("d") for name in tensors):
-        lines.append("  the gradients, since no backward was given (--vjp or --backward)")
+        why = "none are in the dump" if report.library == "files" else "no backward was given (--vjp or --backward)"
+        lines.append(f"  the gradients, since {why}")
     return "\n".join(["Not judged", *lines]) if lines else ""
 
 
@@ -331,7 +339,7 @@ def quoted(word: str) -> str:
 
 def _folded(line: str, width: int) -> list[str]:
     """A long line folded, continued under its own indentation; a command stays on one line, to be copied."""
-    if len(line) <= width or line.lstrip().startswith(("refattn check ", "check(")):
+    if len(line) <= width or line.lstrip().startswith(("refattn check ", "refattn vectors check ", "check(")):
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

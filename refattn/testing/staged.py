@@ -48,9 +48,11 @@ class Staged:
         e = self.do("weights", s, c)
         z = self.do("total", e, c, s)
         o, lse = self.do("combine", e, z, v, c, s), self.do("statistic", z, c, s)
+        o = self.fill(o, lse, v)
         self.o, self.lse = o, lse
         out = {"o": o, "lse": of(lse).xp.squeeze(lse, axis=-1)}
-        return out if do is None else out | self.backward(o, lse, do, dlse)
+        # The backward reads o and lse as they were stored: what a reading allows for that is part of its gradients' bounds.
+        return out if do is None else out | self.backward(of(o).narrow(o, o), of(lse).settle(lse), do, dlse)
 
     def again(self, patches: Mapping[str, Patch], dtype: str, tile: int) -> Staged:
         """The same kernel on the same inputs, prepared, with other patches."""
@@ -69,7 +71,7 @@ class Staged:
         grads = {
             "dq": self.do("pull_q", dqk, k),
             "dk": self.do("gather", self.do("pull_k", dqk, q)),
-            "dv": self.do("gather", self.do("pull_v", self.do("drop", p), do)),
+            "dv": self.do("gather", self.spread(self.do("pull_v", self.do("drop", p), do), do, lse)),
         }
         if inputs.bias is not None:
             grads["dbias"] = self.do("pull_bias", ds)
@@ -157,7 +159,21 @@ class Staged:
         none = z == 0.0
         return xp.where(none, -math.inf, c + xp.log(xp.where(none, 1.0, z)))
 
+    def fill(self, o: Array, lse: Array, v: Array) -> Array:
+        """o with the mean of all values where a query sees nothing, if the scheme asks for that."""
+        if self.scheme.empty != "mean" or v.shape[-2] == 0:
+            return o
+        xp = of(o, v).xp
+        return xp.where(lse == -math.inf, xp.sum(v, axis=-2, keepdims=True) / v.shape[-2], o)
+
     # ---- backward stages
+    def spread(self, dv: Array, do: Array, lse: Array) -> Array:
+        """dv with what ``fill`` hands down to all values."""
+        if self.scheme.empty != "mean" or dv.shape[-2] == 0:
+            return dv
+        xp = of(do).xp
+        return dv + xp.sum(xp.where(lse == -math.inf, do, 0.0), axis=-2, keepdims=True) / dv.shape[-2]
+
     def saved(self, lse: Array) -> Array:
         """The statistic that the backward starts from."""
         return lse

@@ -46,3 +46,8 @@ def storage(dtype: str) -> Any:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype)
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number of the dtype called `dtype`."""
+    return (2.0 - 2.0**-7) * 2.0**127 if dtype == "bfloat16" else float(np.finfo(dtype).max)

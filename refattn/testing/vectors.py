@@ -99,7 +99,8 @@ def certified(case: Case, text: str = "forward") -> Arrays:
         found = {name: getattr(saved, name) for name in scheme.outputs}
         return found | {f"d{name}": g for name, g in grads._asdict().items() if g is not None}
 
-    return dict(load("exact").golden(results, prove=True).values)
+    reading: Any = load("exact")
+    return dict(reading.golden(results, prove=True).values)
 
 
 def read(case: Case, precision: Precision) -> dict[str, Band]:
@@ -108,7 +109,7 @@ def read(case: Case, precision: Precision) -> dict[str, Band]:
 
 
 def bound(value: Values, bounds: Values) -> Values:
-    """Bounds around correctly rounded values, as float32 that are never smaller; 0 stays 0: nothing but the value will do."""
+    """Bounds around correctly rounded values, as float32 that are never smaller. 0 stays 0: only the value will do."""
     with np.errstate(over="ignore"):
         half = np.where(np.isfinite(value), np.spacing(np.abs(np.where(np.isfinite(value), value, 0.0))) / 2, 0.0)
         wide = np.where(bounds > 0, bounds + half, 0.0)
@@ -131,7 +132,7 @@ CODES = {"float64": "F64", "float32": "F32", "int32": "I32", "bool": "BOOL", "ui
 
 
 def digest(tensors: Mapping[str, Values]) -> str:
-    """SHA-256 over the tensors by name: the line ``name CODE s0,s1,…\\n``, then the bytes, little-endian, last axis first."""
+    """SHA-256 over the tensors by name: a line ``name CODE s0,s1,…\\n``, then the bytes, little-endian, last axis first."""
     total = hashlib.sha256()
     for name, x in sorted(tensors.items()):
         total.update(f"{name} {CODES[x.dtype.name]} {','.join(map(str, x.shape))}\n".encode())
@@ -146,7 +147,7 @@ def suite_digest(vectors: Mapping[int, Mapping[str, str]]) -> str:
 
 
 def means(v: Vector) -> Iterator[tuple[str, str, float]]:
-    """(preset, result, mean of its finite bounds), to six digits: what a later run is compared with, to one in a thousand."""
+    """(preset, result, mean of its finite bounds) to six digits: what a later run is compared with, to one in a thousand."""
     for preset, tensors in v.bounds.items():
         for name, x in tensors.items():
             finite = x[np.isfinite(x)].astype(np.float64)

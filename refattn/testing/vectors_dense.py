@@ -88,8 +88,12 @@ def far_below(draws: Draws, x: Inputs) -> None:
 
 
 def half_range(draws: Draws, x: Inputs) -> None:
-    """Near 32, where float16 has the last bit that is used here and products q·k leave its range."""
-    x.update({name: 32.0 + 0.125 * np.sign(x[name]) for name in ("q", "k")}, v=np.round(x["v"] * 4) / 4)
+    """32 + a and 32 + b in steps of 1/8, which bfloat16 lacks; Σa = Σb = 0, so q·k = 32²d + Σab, which float16 lacks."""
+    half = draws.recipe.sizes["d"] // 2
+    for name in ("q", "k"):
+        step = np.round(8.0 * draws.stream(name).normal(size=x[name].shape)[..., :half]) / 8.0
+        x[name] = 32.0 + np.concatenate([step, -step], axis=-1)
+    x["v"] = np.round(x["v"] * 4.0) / 4.0
 
 
 def beyond_half(draws: Draws, x: Inputs) -> None:
@@ -140,7 +144,7 @@ def scattered(draws: Draws, x: Inputs) -> None:
 
 
 def segments(other: bool) -> Callable[[Draws, Inputs], None]:
-    """Three segments of unequal lengths, one query of the last item in a segment that has no keys; keys of their own ids if `other`."""
+    """Three segments of unequal lengths; if `other`, keys have ids of their own, and one query a segment without keys."""
 
     def add(draws: Draws, x: Inputs) -> None:
         b, n, m = (draws.recipe.sizes[a] for a in "bnm")
@@ -171,8 +175,11 @@ def kept(draws: Draws, x: Inputs) -> None:
 
 
 RECIPES: list[Recipe] = []
-_NULLS = {"ConstantValues": ("mean of V", "previous row"), "OneKey": ("previous row", "mean of V")}
-_NULLS |= {"ZeroLength": ("zeros", "mean of V", "previous row")}
+_NULLS: dict[str, tuple[str, ...]] = {
+    "ConstantValues": ("mean of V", "previous row"),
+    "OneKey": ("mean of V", "previous row"),
+    "ZeroLength": ("zeros", "mean of V", "previous row"),
+}
 _FAMILIES = {"LargeScores": "large", "RisingKeys": "rising", "HalfRange": "half range"}
 
 
@@ -265,7 +272,8 @@ add("mask",
 )  # fmt: skip
 add("mask-blind",
     (52, "some-rows", "BlindRows Mask", (1, 2, 2, 17, 19, 8, 8), also(plain(1.0), masked(0.6, blind=5))),
-    (53, "unequal-sizes", "BlindRows Mask LseCotangent", (2, 3, 3, 13, 17, 5, 7), also(plain(1.0), masked(0.6, 4, shared=True))),
+    (53, "unequal-sizes", "BlindRows Mask LseCotangent", (2, 3, 3, 13, 17, 5, 7),
+     also(plain(1.0), masked(0.6, 4, shared=True))),
 )  # fmt: skip
 add("mask-blind-mean",
     (54, "some-rows", "MeanOfBlindRows BlindRows LseCotangent", (1, 2, 2, 13, 17, 8, 8), also(plain(1.0), masked(0.6, 4))),

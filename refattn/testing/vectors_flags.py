@@ -25,7 +25,8 @@ FLAGS: dict[str, Flag] = {
     "EverydayInputs": Flag("BASIC", "everyday inputs", "any gross mistake"),
     "Normaliser": Flag("BASIC", "normaliser, phantom and dropped keys", "every output is off by a common factor"),
     "PeakedScores": Flag(
-        "NUMERICS", "score arithmetic: scale, base of the exponential, precision of scores", "wrong weights where few keys matter",
+        "NUMERICS", "score arithmetic: scale, base of the exponential, precision of scores",
+        "wrong weights where few keys matter",
         (_PULL.format("karpathy/ng-video-lecture", 6), _ISSUE.format("sgl-project/sglang", 40903))),
     "LargeScores": Flag("NUMERICS", "softmax without subtracting the row maximum", "overflow to NaN on large scores"),
     "FarBelow": Flag(
@@ -73,14 +74,16 @@ FLAGS: dict[str, Flag] = {
         (_ISSUE.format("pytorch/pytorch", 103963),)),
     "MeanOfBlindRows": Flag("CONVENTION", "queries that see nothing return the mean of all values", "zeros or NaN"),
     "Bias": Flag(
-        "MISSING_STEP", "an additive bias, and the sum of its gradient over broadcast axes", "wrong positional bias, or its gradient"),
+        "MISSING_STEP", "an additive bias, and the sum of its gradient over broadcast axes",
+        "wrong positional bias, or its gradient"),
     "BiasAndMask": Flag("MASKING", "order of bias and mask", "hidden keys leak"),
     "Sink": Flag("MISSING_STEP", "an attention sink", "weights that sum to one where they must not"),
     "KeyPadding": Flag("MASKING", "key validity ignored or inverted", "padding tokens are attended"),
     "Segments": Flag("MASKING", "packed sequences", "one sequence reads its neighbour"),
     "Positions": Flag("MASKING", "decoding with a length per item", "an item sees another item's length"),
     "MixedPositions": Flag(
-        "MASKING", "positions that do not ascend: tiles skipped by comparing their ends", "packed or permuted tokens lose keys"),
+        "MASKING", "positions that do not ascend: tiles skipped by comparing their ends",
+        "packed or permuted tokens lose keys"),
     "Dropout": Flag(
         "MISSING_STEP", "the keep mask and its rescaling, forward and backward", "activations off by the keep rate"),
     "Everything": Flag("BASIC", "all terms of the equation at once", "the order of the terms"),

@@ -1,28 +1,52 @@
-"""The catalogue as parameters, and copies of a row's inputs on every backend under test."""
+"""The catalogue as parameters, and a row's inputs and their bands as fixtures."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from laws.bounds import case as make_case
+from laws.cases import CASES
 from refattn import rng, tree
-from refattn.catalogue import ROWS
 
-CASES = [pytest.param(row, v, id=f"{row.name}-{i}-{v}") for row in ROWS for i, v in enumerate(row.variants)]
+MADE = {}
 
 
 def pytest_generate_tests(metafunc):
-    if "variant" in metafunc.fixturenames:
+    chosen = {name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[0]}
+    if "variant" in metafunc.fixturenames and "variant" not in chosen:
         metafunc.parametrize(("row", "variant"), CASES)
+
+
+def drawn(row, variant, seed):
+    """Read-only inputs, so that writing to them raises."""
+    inputs = row.draw(variant, seed)
+    for x in tree.leaves(inputs):
+        x.flags.writeable = False
+    return inputs
 
 
 @pytest.fixture
 def inputs(row, variant):
-    """The row's inputs, read-only, so that writing to them raises."""
-    drawn = row.draw(variant, 1)
-    for x in tree.leaves(drawn):
-        x.flags.writeable = False
-    return drawn
+    return drawn(row, variant, 1)
+
+
+@pytest.fixture
+def case(row, variant):
+    """The row's inputs and cotangents, and the bands of its results; read once, since laws share it."""
+    key = (row.name, str(variant))
+    if key not in MADE:
+        MADE[key] = make_case(variant.scheme, drawn(row, variant, 1))
+    return MADE[key]
+
+
+@pytest.fixture
+def another(row, variant):
+    """The same variant with other inputs."""
+    key = (row.name, str(variant), "another")
+    if key not in MADE:
+        MADE[key] = make_case(variant.scheme, drawn(row, variant, 4), seed=4)
+    return MADE[key]
 
 
 @pytest.fixture
@@ -31,24 +55,19 @@ def cotangents():
 
     def draw(scheme, saved, seed=2):
         shapes = {name: getattr(saved, name).shape for name in scheme.outputs}
-        drawn = {name: rng.stream(seed, "cotangent", name).normal(size=shape) for name, shape in shapes.items()}
-        do = drawn.pop(scheme.outputs[0])
-        return do, {f"d{name}": x for name, x in drawn.items()}
+        normal = {name: rng.stream(seed, "cotangent", name).normal(size=shape) for name, shape in shapes.items()}
+        do = normal.pop(scheme.outputs[0])
+        return do, {f"d{name}": x for name, x in normal.items()}
 
     return draw
 
 
-def strict_device():
-    """array_api_strict on its second device, which refuses what a GPU refuses."""
-    strict = pytest.importorskip("array_api_strict")
-    strict.set_array_api_strict_flags(api_version="2024.12", boolean_indexing=False, data_dependent_shapes=False)
-    return strict, strict.Device("device1")
-
-
 @pytest.fixture
 def strict():
-    """(to the device, back to NumPy) for nests of arrays."""
-    xp, device = strict_device()
+    """(to the device, back to NumPy) for nests: array_api_strict on its second device, which refuses what a GPU refuses."""
+    xp = pytest.importorskip("array_api_strict")
+    xp.set_array_api_strict_flags(api_version="2024.12", boolean_indexing=False, data_dependent_shapes=False)
+    device = xp.Device("device1")
 
     def there(nest):
         return tree.map(lambda x: xp.asarray(np.asarray(x), device=device), nest)

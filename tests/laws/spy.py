@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
+from laws.stand_in import computing_in
 from refattn import backend as backends
 
 
@@ -36,16 +36,5 @@ def spying():
     """Inside it NumPy arrays compute in a counting namespace, which is handed out."""
     numpy = backends.load("numpy")
     spy = Spy(numpy.xp)
-    spied = replace(numpy, xp=spy)
-    before = dict(backends._FINDERS)
-    backends._FINDERS[np.ndarray] = lambda _: spied
-    try:
+    with computing_in(replace(numpy, xp=spy)):
         yield spy
-    finally:
-        backends._FINDERS.clear()
-        backends._FINDERS.update(before)
-
-
-def macs(*shapes):
-    """Multiply-adds of a product whose result has these axes."""
-    return prod(shapes)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from laws.bounds import distance, draw_cotangents, ratio, read, results, rounded
 from refattn import backend as backends
-from refattn import load, rng, tree, using
+from refattn import load, tree, using
 from refattn.catalogue import ROWS
-from refattn.precision import PRESETS
 
 CERTIFIABLE = [pytest.param(row, id=row.name) for row in ROWS if row.certifiable]
 WITNESS = {"dense": 0.02}  # how near to a bound of fp64 the values of a row must come, for the bound to mean something
@@ -25,44 +25,8 @@ def exact(**options):
 
 
 def draw(row, variant, seed=1):
-    """Inputs and cotangents whose values every precision holds."""
     inputs = row.draw(variant, seed)
-    _, saved = variant.scheme.forward(*inputs)
-    shapes = {name: getattr(saved, name).shape for name in variant.scheme.outputs}
-    cotangents = {n: rng.short(rng.stream(seed, "cotangent", n).normal(size=shape)) for n, shape in shapes.items()}
-    return inputs, cotangents
-
-
-def results(scheme, inputs, cotangents):
-    """Every output and every gradient of a scheme, by name."""
-    _, saved = scheme.forward(*inputs)
-    do, *others = (cotangents[name] for name in scheme.outputs)
-    named = {f"d{name}": x for name, x in zip(scheme.outputs[1:], others, strict=True)}
-    grads = scheme.vjp(saved, do, **named)
-    out = {name: getattr(saved, name) for name in scheme.outputs}
-    return out | {f"d{name}": g for name, g in grads._asdict().items() if g is not None}
-
-
-def read(backend, *args):
-    with using(backend):
-        return results(*args)
-
-
-def rounded(preset, *args):
-    return read(load("rounding", precision=PRESETS[preset]), *args)
-
-
-def ratio(error, bound):
-    """max error ÷ bound; inf for an error where none is allowed, or where none is finite."""
-    assert error.shape == bound.shape
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.max(np.where(error == 0.0, 0.0, error / bound), initial=0.0))
-
-
-def distance(a, b):
-    """|a − b|, 0 between equal infinities."""
-    with np.errstate(invalid="ignore"):
-        return np.where(a == b, 0.0, np.abs(np.asarray(a, np.float64) - b))
+    return inputs, draw_cotangents(variant.scheme, inputs, seed)
 
 
 def certified(row, variant, seed=1):

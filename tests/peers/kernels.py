@@ -1,4 +1,4 @@
-"""torch's attention as candidates: scaled_dot_product_attention on either CPU backend, FlexAttention, and plain torch code."""
+"""torch's attention as candidates: scaled_dot_product_attention on either CPU backend, FlexAttention, plain torch code."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def additive(mask: Tensor | None, bias: Tensor | None, like: Tensor) -> Tensor |
 def sdpa_math(scheme: Dense) -> Kernel:
     """The math backend: torch operations one after the other. It takes a mask or is causal, not both."""
 
-    def causal(q, k, v):
+    def causal(q: Any, k: Any, v: Any) -> Any:
         return call(q, k, v, None)
 
-    def full(q, k, v, *, mask=None, bias=None):
+    def full(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None) -> Any:
         return call(q, k, v, mask if bias is None else additive(mask, bias, q))
 
-    def call(q, k, v, mask):
+    def call(q: Any, k: Any, v: Any, mask: Any) -> Any:
         with attention.sdpa_kernel(attention.SDPBackend.MATH):
             return torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=scheme.causal, scale=scheme.scale, enable_gqa=True)  # fmt: skip
@@ -45,13 +45,13 @@ def sdpa_math(scheme: Dense) -> Kernel:
 def sdpa_flash(scheme: Dense) -> Kernel:
     """The flash backend with its lse, which only the operator below scaled_dot_product_attention returns."""
 
-    def causal(q, k, v):
+    def causal(q: Any, k: Any, v: Any) -> Any:
         return call(q, k, v, None)
 
-    def full(q, k, v, *, mask=None):
+    def full(q: Any, k: Any, v: Any, *, mask: Any = None) -> Any:
         return call(q, k, v, None if mask is None else additive(mask, None, q))
 
-    def call(q, k, v, mask):
+    def call(q: Any, k: Any, v: Any, mask: Any) -> Any:
         if 0 in (q.shape[-2], k.shape[-2]):
             raise NotImplementedError("the operator itself divides by the length of an axis; callers keep such inputs away")
         operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -63,18 +63,19 @@ def sdpa_flash(scheme: Dense) -> Kernel:
 def flex(scheme: Dense) -> Kernel:
     """FlexAttention without compilation: bias and softcap by score_mod, everything that hides by a block mask."""
 
-    def kernel(q, k, v, *, mask=None, bias=None, segment_ids=None, kv_segment_ids=None, key_valid=None):
+    def kernel(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, segment_ids: Any = None,
+               kv_segment_ids: Any = None, key_valid: Any = None) -> Any:  # fmt: skip
         n, m = q.shape[-2], k.shape[-2]
         if 0 in (n, m):
             raise NotImplementedError("block masks have no empty axes")
         offset = m - n if scheme.align == "bottom_right" else 0
         others = segment_ids if kv_segment_ids is None else kv_segment_ids
 
-        def score_mod(s, b, h, i, j):
+        def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             s = s if scheme.softcap is None else scheme.softcap * torch.tanh(s / scheme.softcap)
             return s if bias is None else s + pick(bias, b, h, i, j)
 
-        def mask_mod(b, h, i, j):
+        def mask_mod(b: Any, h: Any, i: Any, j: Any) -> Any:
             see = j <= i + offset if scheme.causal else j >= 0
             see = see if mask is None else see & pick(mask, b, h, i, j)
             see = see if segment_ids is None else see & (segment_ids[b, i] == others[b, j])
@@ -97,8 +98,9 @@ def pick(x: Tensor, b: Any, h: Any, i: Any, j: Any) -> Tensor:
 def eager(scheme: Dense) -> Kernel:
     """Attention as one writes it in torch: every intermediate stored in the dtype of the inputs."""
 
-    def kernel(q, k, v, *, mask=None):
+    def kernel(q: Any, k: Any, v: Any, *, mask: Any = None) -> Any:
         s = torch.matmul(q, k.transpose(-2, -1)) * (scheme.scale or q.shape[-1] ** -0.5)
+        mask = torch.ones(s.shape, dtype=torch.bool).tril() if scheme.causal else mask
         if mask is not None:
             blind = ~mask.any(dim=-1, keepdim=True)
             s = s.masked_fill(~(mask | blind), -torch.inf)

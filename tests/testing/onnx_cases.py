@@ -84,9 +84,9 @@ def translate(x: dict[str, Values], attributes: dict[str, Any]) -> tuple[Dense, 
     top_left = causal and not past and valid is None
     scheme = Dense(causal=causal, align="top_left" if top_left else None, scale=attributes.get("scale"),
                    softcap=attributes.get("softcap") or None)  # fmt: skip
+    q, k, v = (np.asarray(y, np.float64) for y in (q, k, v))
     inputs = Dense.Inputs(
-        *(np.asarray(y, np.float64) for y in (q, k, v)),
-        mask=both(mask, window(attributes, positions, m)), bias=bias,
+        q, k, v, mask=both(mask, window(attributes, positions, m)), bias=bias,
         key_valid=None if valid is None else np.arange(m) < valid[:, None],
         q_positions=positions if causal and not top_left else None,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def scores(case: NodeCase, precision: Precision) -> Band:
         if mode == 2:
             s = s if i.bias is None else s + lift(i.bias)
             s = xp.where(visible(case), s, -np.inf)
-        return band(reading.narrow(s))
+        return band(reading.narrow(s, s))
 
 
 def visible(case: NodeCase) -> Values:

@@ -186,8 +186,10 @@ def test_poison_is_where_no_query_looks_and_only_warns() -> None:
         assert all(np.isfinite(b.value).all() for b in expect(c.scheme, c.inputs, PRESETS["fp32"], c.do).values())
 
 
-@pytest.mark.parametrize("preset", [p for p in PRESETS if not p.startswith("eager")])
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("setting", "preset"), [
+    *((setting, "flash-bf16") for setting in SETTINGS),
+    *((setting, p) for setting in ("everything", "aligned") for p in ("fp64", "fp32", "tf32", "flash-fp16")),
+])  # fmt: skip
 def test_null_models_fail_every_case_that_is_not_exempt(setting: str, preset: str) -> None:
     dtype = next(d for d in DTYPES if preset in {p.name for p in for_dtype(d)})
     for c in drawn(setting, dtype):

@@ -11,7 +11,7 @@ import pytest
 from refattn import Dense
 from refattn.precision import PRESETS
 from refattn.testing.judge import BIAS_Z, ENOUGH, RMS, SIGMAS, STATISTICAL, floor, judge, ratios, spread
-from refattn.testing.tolerance import exact_in, expect, storage
+from refattn.testing.tolerance import exact_in, expect, largest, storage
 from refattn.testing.verdicts import Band, Level
 
 Array = Any
@@ -192,6 +192,17 @@ def test_ratios_are_zero_where_nothing_can_be_compared() -> None:
     b = Band(np.array([1.0, -np.inf, 2.0, 0.0]), np.array([0.5, 0.0, 0.0, 0.0]), np.ones(4))
     assert ratios(np.array([1.25, -np.inf, 2.0, 1.0]), b).tolist() == [0.5, 0.0, 0.0, np.inf]
     assert ratios(np.array([np.nan, np.nan, 2.0, 0.0]), b).tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32"])
+def test_infinity_is_how_a_number_beyond_the_dtype_is_stored(kind: str) -> None:
+    most = float(ml_dtypes.finfo(storage(kind)).max)
+    assert largest(kind) == most
+    for value, got, level in ((most * 1.5, np.inf, Level.OK), (-most * 1.5, -np.inf, Level.OK), (most * 1.5, -np.inf, Level.FAIL),
+                              (most / 2, np.inf, Level.FAIL), (most * 0.9999, np.inf, Level.OK), (most * 1.5, np.nan, Level.FAIL)):
+        want = np.full((1, 1, 1, 1), value)
+        v = judge("dq", np.full_like(want, got).astype(storage(kind)), band(want, bound=most * 1e-3, sigma=1.0), kind)
+        assert v.level == level, (value, got)
 
 
 def test_values_near_the_largest_number_do_not_overflow_the_verdict() -> None:

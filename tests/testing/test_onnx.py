@@ -79,7 +79,7 @@ def test_scores_and_weights_in_every_output_mode(cases: list[Any]) -> None:
 
 
 def test_models_without_attention_fail(cases: list[Any]) -> None:
-    passing = {}
+    passing: dict[str, set[str]] = {}
     for case in cases:
         q, k, v = case.inputs[:3]
         right = case.scheme.forward(*case.inputs)[0]
@@ -90,7 +90,7 @@ def test_models_without_attention_fail(cases: list[Any]) -> None:
     assert passing == ONE_VALUE
 
 
-def shifted(case: Any) -> Dense.Inputs:
+def shifted(case: Any) -> Any:
     return case.inputs._replace(q_positions=case.inputs.q_positions + 1)
 
 

@@ -50,6 +50,7 @@ def test_there_is_a_test_for_each_case(pytest_run: Pytest) -> None:
     listed = re.findall(r"^refattn::(.+)$", done.stdout, re.MULTILINE)
     assert listed == [case.id for case in cases(scheme_of(BOTTOM), "float32", frozenset({"q", "k", "v"}))]
     assert len(listed) > 20
+    assert f"{len(listed)} tests collected" in done.stdout
     done = pytest_run("--collect-only", "-q", *judge(RIGHT, "-k", "normal and not odd"))
     assert re.findall(r"^refattn::(.+)$", done.stdout, re.MULTILINE) == ["normal/pow2"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from closed_schema import invalid
 from refattn.testing import report as reports
 from refattn.testing import verdicts
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict, Worst
@@ -208,38 +209,6 @@ def test_color_adds_nothing_but_color() -> None:
     colored = reports.render(FAILED, color=True)
     assert colored.startswith("\033[1;31mFAIL\033[0m  5 of 7")
     assert re.sub(r"\033\[[\d;]*m", "", colored) == reports.render(FAILED)
-
-
-def invalid(x: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "report") -> list[str]:
-    """What the few words of JSON schema that ours uses have against x; a word that is not known here is an error."""
-    known = {"$ref", "$schema", "$defs", "title", "description", "type", "additionalProperties", "required", "properties",
-             "const", "enum", "items", "minimum", "anyOf"}  # fmt: skip
-    assert set(schema) <= known, set(schema) - known
-    if "$ref" in schema:
-        return invalid(x, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, at)
-    if "anyOf" in schema:
-        found = [invalid(x, option, root, at) for option in schema["anyOf"]]
-        return [] if [] in found else [wrong for option in found for wrong in option]
-    python = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
-    names = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", [])
-    if names and (isinstance(x, bool) or not any(isinstance(x, python[name]) for name in names)):
-        return [f"{at}: {x!r} is no {' or '.join(names)}"]
-    if x not in schema.get("enum", [x]) or x != schema.get("const", x):
-        return [f"{at}: {x!r} is not allowed"]
-    if "minimum" in schema and x < schema["minimum"]:
-        return [f"{at}: {x} is too small"]
-    if isinstance(x, list):
-        return [wrong for i, item in enumerate(x) for wrong in invalid(item, schema["items"], root, f"{at}[{i}]")]
-    return members(x, schema, root, at) if isinstance(x, dict) else []
-
-
-def members(x: dict[str, Any], schema: dict[str, Any], root: dict[str, Any], at: str) -> list[str]:
-    known, other = schema.get("properties", {}), schema["additionalProperties"]
-    found = [f"{at}: {name} is missing" for name in schema.get("required", []) if name not in x]
-    for name, value in x.items():
-        inner = known.get(name, other)
-        found += [f"{at}: {name} is unknown"] if inner is False else invalid(value, inner, root, f"{at}.{name}")
-    return found
 
 
 def faults(data: Any) -> list[str]:

@@ -92,6 +92,23 @@ def test_the_rows_are_the_ends_the_boundaries_and_random_ones() -> None:
         chosen(0, 7, 7, Dense())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_inputs_show_the_ends_of_each_row(dtype: str) -> None:
+    """do is 0 in other rows; each row gives weight to the last key that it sees, and to few others."""
+    n, scheme = 4000, Dense(causal=True)
+    at = chosen(9, n, n, scheme)
+    inputs, do = draw(scheme, {"h": 2, "g": 1, "n": n, "m": n, "d": 16, "e": 8}, dtype, at)
+    assert {x.dtype.name for x in (*inputs[:3], do)} == {dtype}
+    assert np.flatnonzero(wide(do).any(axis=(0, 1, 3))).tolist() == at.tolist()
+    q, k = wide(inputs.q)[0], wide(inputs.k)[0, 0]
+    for row in at[1:]:
+        s = q[:, row] @ k[: row + 1].T / 4.0
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        assert np.all(p[:, row] > 0.02)
+        assert np.all(np.sort(p, axis=1)[:, -20:].sum(axis=1) > 0.5)
+
+
 def judged(kernel: LongKernel, scheme: Any = PLAIN, n: int = 2001, *, rows: int = 9, **options: Any) -> Report:
     given: dict[str, Any] = {"vjp": kernel.vjp, "d": NARROW, **options}
     return check_rows(kernel.forward, scheme, rows=rows, n=n, **given)

@@ -1,0 +1,28 @@
+"""Who sees whom, read out of a definition: equal scores and one-hot values make the output the weights themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from refattn import tree
+
+
+def pairs(scheme, inputs):
+    """(b, h, n, m) bool. What changes weights but not visibility is left out: score terms, sinks, dropout, empty='mean'."""
+    m = inputs.v.shape[-2]
+    terms = [n for n, x in tree.items(inputs) if n == "keep" or (x.dtype.kind == "f" and n not in ("q", "k", "v"))]
+    eye = np.broadcast_to(np.eye(m), (*inputs.v.shape[:-2], m, m))
+    probe = inputs._replace(q=inputs.q * 0, k=inputs.k * 0, v=eye, **dict.fromkeys(terms))
+    plain = {name: value for name, value in {"keep_rate": None, "empty": "zero"}.items() if hasattr(scheme, name)}
+    return replace(scheme, **plain).definition(*probe)[0] > 0.0
+
+
+def key_heads(scheme, seen, few):
+    """(b, g, m): keys that some query of a head that reads them may see."""
+    b, _, _, m = seen.shape
+    by_query = seen.any(axis=-2)
+    if scheme.heads == "tiled":
+        return by_query.reshape(b, -1, few, m).any(axis=1)
+    return by_query.reshape(b, few, -1, m).any(axis=2)

@@ -1,0 +1,75 @@
+"""generic = override: whatever a backend's table puts in a kernel's place stays within the rounding bound of the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from laws.bounds import case as make
+from laws.bounds import outside
+from laws.cases import ALL
+from laws.overrides import RIGHT, WRONG
+from laws.stand_in import computing_in
+from refattn import load
+from refattn.kernels import GENERIC
+
+OWN = load("numpy").kernels
+CHECKED = [
+    pytest.param(name, kernel, id=f"{who}-{name}")
+    for who, table in (("test", RIGHT), ("numpy", OWN))
+    for name, kernel in table.items()
+]
+
+
+class Counted:
+    """An override that counts how often it ran, not declining."""
+
+    def __init__(self, kernel):
+        self.kernel, self.runs = kernel, 0
+
+    def __call__(self, *args, **options):
+        out = self.kernel(*args, **options)
+        self.runs += out is not NotImplemented
+        return out
+
+
+def disagreements(name, kernel):
+    """(runs of the override, what is outside of its bound) over every variant of every row, blocks of 3 and whole."""
+    counted, found = Counted(kernel), []
+    for row, variant in ALL:
+        case = make(variant.scheme, row.draw(variant, 1))
+        with computing_in(replace(load("numpy"), kernels={name: counted})):
+            found += [out for block in (None, 3) if (out := outside(case.run(block=block), case.bands))]
+    return counted.runs, found
+
+
+@pytest.mark.parametrize(("name", "kernel"), CHECKED)
+def test_an_override_is_the_generic_text(name, kernel):
+    assert name in GENERIC
+    runs, found = disagreements(name, kernel)
+    assert runs > 0
+    assert found == []
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_override_is_found(mistake):
+    runs, found = disagreements(*WRONG[mistake])
+    assert runs > 0
+    assert found != []
+
+
+def test_the_generic_text_runs_where_an_override_declines(row, variant, case):
+    want = case.run(block=3)
+    asked = []
+
+    def decline(*args, **options):
+        asked.append(options)
+        return NotImplemented
+
+    with computing_in(replace(load("numpy"), kernels=dict.fromkeys(RIGHT, decline))):
+        got = case.run(block=3)
+    assert len(asked) >= 1
+    for name, x in want.items():
+        np.testing.assert_array_equal(got[name], x)
