@@ -171,16 +171,16 @@ def naive(preset: str) -> Kernel:
 
 
 # ---- held-out faults
-def held_out(preset: str, part: int, parts: int) -> list[Held]:
+def held_out(preset: str, quick: bool, part: int, parts: int) -> list[Held]:
     dtype = DTYPES[preset]
-    return [held(f, preset, dtype) for f in FAULTS[part::parts] if dtype in f.dtypes]
+    return [held(f, preset, dtype, quick) for f in FAULTS[part::parts] if dtype in f.dtypes]
 
 
-def held(fault: type[Attention], preset: str, dtype: str) -> Held:
-    """One fault through check(), and its results before the rules."""
+def held(fault: type[Attention], preset: str, dtype: str, quick: bool) -> Held:
+    """One fault through check(), with everyday inputs besides those that show it, and its results before the rules."""
     found = drawn(fault, dtype)
     seen = max(power(fault, c, preset, dtype) for c in found)
-    report = checked(fault, dtype, preset, plain=True)
+    report = checked(fault, dtype, preset, plain=not quick)
     caught: set[str] = set()
     for c in found:
         c = c if c.inputs.keep is None else replace(c, dlse=None)

@@ -224,6 +224,15 @@ def _segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
         x["kv_segment_ids"] = ids(sizes["m"])
 
 
+@family("mixed segments", "segment ids that do not ascend: tiles skipped by comparing their ends", "interleaved sequences lose keys",
+        applies=lambda want: want.takes("segment_ids"))  # fmt: skip
+def _mixed_segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    scores_of(x, want, 1.5)
+    x["segment_ids"] = g.integers(0, 3, (sizes["b"], sizes["n"]))
+    if want.takes("kv_segment_ids"):
+        x["kv_segment_ids"] = g.integers(0, 3, (sizes["b"], sizes["m"]))
+
+
 @family("bias", "an additive bias, and the sum of its gradient over broadcast axes", "wrong positional bias, or its gradient",
         applies=lambda want: want.takes("bias"))  # fmt: skip
 def _bias(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:

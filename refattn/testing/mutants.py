@@ -100,7 +100,7 @@ def add(*mutants: Mutant) -> None:
     """Enter mutants into the dictionary, each once for each tile size if it works in tiles (tile = −1)."""
     for m in mutants:
         if m.tile == -1:
-            MUTANTS.extend(_tiled(m, t) for t in TILES)
+            MUTANTS.extend(_tiled(m, t) for t in ((8, *TILES) if m.rounds else TILES))
         else:
             MUTANTS.append(m)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from refattn.backend import of
 from refattn.testing.mutants import Mutant, add
-from refattn.testing.staged import Staged
+from refattn.testing.staged import Staged, sum_of
 
 Array = Any
 
@@ -41,7 +41,23 @@ def _last_row_again(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
     return usual(x * times[:, None], y)
 
 
+def _last_item_sink(kernel: Staged, usual: Any, delta: Array, lse: Array) -> Array:
+    return usual(delta[-1:, ...], lse[-1:, ...])
+
+
+def _other_readers(kernel: Staged, usual: Any, dx: Array) -> Array:
+    """dk and dv of a key head from the query heads that read it under the other head map."""
+    group = kernel.heads // kernel.few
+    tiled = kernel.scheme.heads == "tiled"
+    readers = [[h for h in range(kernel.heads) if (h // group if tiled else h % kernel.few) == g] for g in range(kernel.few)]
+    return of(dx).xp.stack([sum_of([dx[:, h, ...] for h in heads]) for heads in readers], axis=1)
+
+
 add(
+    Mutant("B15b", "sink", "dsink of the last item alone, not summed over items",
+           lambda c, _: c.inputs.sink is not None and c.sizes["b"] > 1, patches={"pull_sink": _last_item_sink}),
+    Mutant("B8t", "heads", "dk and dv summed over the query heads of the other head map (h mod H_kv for h // (H / H_kv), or the reverse)",
+           lambda c, _: 1 < c.sizes["g"] < c.sizes["h"], patches={"gather": _other_readers}),
     *(Mutant(f"F18s@{t}", "softmax", f"the sink is counted in each of {text} parts of the keys", tile=t,
              applies=lambda c, _: c.inputs.sink is not None and c.sizes["m"] > 2, patches={"total": _sink_in_every_part})
       for t, text in ((2, "two"), (3, "three"), (4, "four"), (8, "eight"))),

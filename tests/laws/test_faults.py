@@ -50,7 +50,8 @@ def planted(folder, fault=None):
 def judge(folder, *laws):
     """pytest on these laws in the copy, up to the first that fails."""
     mine = {name: x for name, x in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/laws/{law}" for law in laws)]
+    options = ("-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
+    command = [sys.executable, *options, *(f"tests/laws/{law}" for law in laws)]
     env = {**mine, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 

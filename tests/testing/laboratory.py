@@ -17,7 +17,6 @@ from refattn.testing.diagnose import Diagnosis, Evidence, as_float
 from refattn.testing.judge import judge
 from refattn.testing.match import match
 from refattn.testing.mutants import Mutant, applicable
-from refattn.testing.only import parse
 from refattn.testing.tolerance import expect, storage
 from refattn.testing.verdicts import Band, Level
 
@@ -26,15 +25,18 @@ Values = Any
 
 @dataclass(frozen=True)
 class Setting:
-    """A configuration with what a candidate of it takes, and the sizes and families that it is judged on."""
+    """A configuration, what a candidate of it takes, and the cases that it is judged on (none: all)."""
 
     scheme: Dense
     accepts: tuple[str, ...]
     dtype: str
-    only: str
+    ids: tuple[str, ...] = ()
 
     def cases(self) -> list[Case]:
-        return list(cases(self.scheme, self.dtype, frozenset(self.accepts), parse(self.only) if self.only else None))
+        """The cases with these ids; soft and empty ones say nothing of mistakes."""
+        found = [c for c in cases(self.scheme, self.dtype, frozenset(self.accepts)) if not self.ids or c.id in self.ids]
+        assert {c.id for c in found} >= set(self.ids), set(self.ids) - {c.id for c in found}
+        return [c for c in found if not c.soft and 0 not in c.sizes.values()]
 
 
 @dataclass
@@ -73,7 +75,7 @@ class Bench:
 
     @cached_property
     def cases(self) -> list[Case]:
-        return [c for c in self.setting.cases() if not c.soft and 0 not in c.sizes.values()]
+        return self.setting.cases()
 
     @cached_property
     def refs(self) -> dict[str, dict[str, Band]]:

@@ -1,0 +1,211 @@
+"""The dictionary of mistakes: complete, without copies, every one of them visible, killed and called by its name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from refattn import Dense
+from refattn.testing.judge import floor
+from refattn.testing.match import out_of_class
+from refattn.testing.mutants import Mutant, everything
+from refattn.testing.staged import Staged
+from testing.laboratory import Bench, Setting
+
+Array = Any
+CERTAIN = 30.0
+COPY = 0.05  # the largest distance of copies, in units of the larger mistake
+MASKED = ("mask", "bias", "sink", "key_valid", "segment_ids", "kv_segment_ids")
+SETTINGS = {
+    "causal": Setting(Dense(causal=True, align="bottom_right"), ("q_positions", "k_positions"), "float32", (
+        "peaked/odd", "flat/odd", "far below/odd", "large/odd", "more keys/odd", "more keys/pow2", "more queries/odd",
+        "one query/odd", "shared heads/odd", "widths/narrow", "strided/odd", "positions/odd", "mixed positions/odd", "tail/off")),
+    "masks": Setting(Dense(), MASKED, "float32", (
+        "peaked/odd", "large/odd", "mask/odd", "blind rows/odd", "padding/odd", "segments/odd", "segments/pow2", "bias/odd",
+        "sink/odd", "sink/pow2", "shared heads/one", "strided/odd", "more keys/odd")),
+    "capped": Setting(Dense(softcap=8.0, scale=0.3, empty="mean"), ("mask", "bias", "sink"), "float32", (
+        "peaked/odd", "softcap/odd", "softcap/pow2", "blind rows/odd", "bias/odd", "bias and mask/odd", "shared heads/odd")),
+    "dropped": Setting(Dense(causal=True, keep_rate=0.8), ("keep", "sink"), "float32", (
+        "peaked/odd", "dropout/odd", "dropout/pow2", "shared heads/odd", "sink/odd")),
+    "bfloat16": Setting(Dense(causal=True), (), "bfloat16", (
+        "normal/odd", "peaked/odd", "flat/odd", "flat/pow2", "tail/off", "shared heads/odd", "small/odd")),
+    "float16": Setting(Dense(), (), "float16", ("half range/pow2", "peaked/odd", "flat/odd")),
+}  # fmt: skip
+SWEPT = {
+    **{f"{name}, all cases": Setting(s.scheme, s.accepts, s.dtype) for name, s in SETTINGS.items()},
+    "half causal": Setting(Dense(causal=True, align="top_left"), ("q_positions",), "bfloat16"),
+    "half masks": Setting(Dense(), MASKED, "bfloat16"),
+    "double": Setting(Dense(), MASKED, "float64"),
+}
+# kit.md's list of mistakes, less those of schemes that Dense is not: windows, block tables, positions by rotation or slope.
+FORWARD = {*range(1, 50)} - {
+    24,  # window + 1: here the tile loop that forgets m − n
+    25,  # window − 1: here the inverted mask
+    26,  # one-sided window: here the mask of the first item
+    42,  # block table of a paged cache off by one page
+    43,  # rotary positions
+    44,  # ALiBi slopes
+} | {24, 25, 26}
+BACKWARD = {*range(1, 19)}
+
+
+def kind(mutant_id: str) -> str:
+    """The mistake without its tile size: variants are one class."""
+    return mutant_id.partition("@")[0]
+
+
+MUTANTS: dict[str, Mutant] = {m.id: m for m in everything()}
+CLASSES = list(dict.fromkeys(map(kind, MUTANTS)))
+
+
+@functools.cache
+def bench(name: str) -> Bench:
+    return Bench({**SETTINGS, **SWEPT}[name])
+
+
+def seen(name: str) -> dict[str, str]:
+    """Class → the variant that the bench's cases see best, of those that they see."""
+    best: dict[str, str] = {}
+    power = {i: max(p.values()) for i, p in bench(name).power.items()}
+    for i, p in power.items():
+        if p >= CERTAIN and p > power.get(best.get(kind(i), ""), 0.0):
+            best[kind(i)] = i
+    return best
+
+
+# ---- the dictionary
+def test_ids_are_unique_and_titles_tell_mistakes_apart() -> None:
+    found = everything()
+    assert len({m.id for m in found}) == len(found)
+    assert len({m.title for m in found}) == len(found), [m.title for m in found]
+    assert all("{" not in m.title and m.family and m.title for m in found)
+    assert {m.equivalent_to for m in found} - {None} <= {m.id for m in found}
+    assert len(CLASSES) >= 40
+
+
+def test_the_published_mistakes_that_apply_are_there() -> None:
+    ids = {"".join(c for c in name[1:] if c.isdigit() or c == "-").partition("-")[0] for name in CLASSES if name[0] == "F"}
+    assert FORWARD <= {int(i) for i in ids}, sorted(FORWARD - {int(i) for i in ids})
+    ids = {"".join(c for c in name[1:].partition("-")[0] if c.isdigit()) for name in CLASSES if name[0] == "B"}
+    assert BACKWARD <= {int(i) for i in ids}, sorted(BACKWARD - {int(i) for i in ids})
+
+
+# ---- what a mutant does
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_mistake_is_seen_somewhere(name: str) -> None:
+    power = {s: max((max(p.values()) for i, p in bench(s).power.items() if kind(i) == name), default=0.0) for s in SETTINGS}
+    assert max(power.values()) >= CERTAIN, power
+
+
+def test_a_mistake_of_the_backward_starts_from_the_same_forward_whichever_way_it_is_run() -> None:
+    for s in ("causal", "masks"):
+        for c in bench(s).cases[-4:]:
+            right = Staged(c.scheme, c.inputs)
+            right.run(c.do, c.dlse)
+            for m in bench(s).mutants[c.id]:
+                if m.backward:
+                    alone, after = m.values(c, "float32"), m.mutant.values(c, "float32", right)
+                    assert alone.keys() == after.keys(), m.id
+                    assert all(np.array_equal(alone[n], after[n], equal_nan=True) for n in alone), m.id
+
+
+def test_mutants_stay_on_their_side_and_keep_shapes_and_inputs() -> None:
+    for s in SETTINGS:
+        for c in bench(s).cases:
+            before = [None if x is None else x.tobytes() for x in c.inputs]
+            for m in bench(s).mutants[c.id]:
+                for name, x in m.values(c, SETTINGS[s].dtype).items():
+                    assert name in m.tensors, m.id
+                    assert x.shape == bench(s).refs[c.id][name].value.shape, (m.id, name)
+                    assert x.dtype == np.float64, (m.id, name)
+            assert [None if x is None else x.tobytes() for x in c.inputs] == before
+
+
+def changes(b: Bench) -> Iterator[tuple[str, dict[str, tuple[Array, Array]]]]:
+    """Case by case: mutant → (its change in σ, where it is of another class), over all tensors of its side."""
+    for c in b.cases:
+        out = {}
+        for m in b.mutants[c.id]:
+            ref, parts, odd = b.refs[c.id], [], []
+            for name in m.tensors:
+                if name not in ref:
+                    continue
+                x = m.values(c, b.setting.dtype).get(name, ref[name].value)
+                with np.errstate(invalid="ignore"):
+                    off = (x - ref[name].value) / floor(ref[name].sigma)
+                parts.append(np.clip(np.where(np.isfinite(off), off, 0.0), -1e100, 1e100).ravel())
+                odd.append(out_of_class(x, ref[name].value).ravel())
+            out[m.id] = np.concatenate(parts), np.concatenate(odd)
+        yield c.id, out
+
+
+def told_apart(b: Bench) -> set[frozenset[str]]:
+    """Pairs of mutants of one side that differ on some case on which one of them is seen."""
+    apart: set[frozenset[str]] = set()
+    for case, found in changes(b):
+        for side in "FB":
+            ids = [i for i in found if i[0] == side]
+            loud = np.array([b.power[i][case] >= CERTAIN for i in ids])
+            delta = np.stack([found[i][0] for i in ids])
+            size = np.linalg.norm(delta, axis=1)
+            gap2 = size[:, None] ** 2 + size[None, :] ** 2 - 2 * delta @ delta.T
+            most = np.maximum(size[:, None], size[None, :])
+            odd = np.stack([found[i][1] for i in ids]).astype(np.int32)
+            same_class = (odd[:, None].sum(-1) + odd[None].sum(-1) - 2 * odd @ odd.T) == 0
+            differ = ((gap2 > (COPY * most) ** 2) & (most > 0) | ~same_class) & (loud[:, None] | loud[None, :])
+            apart |= {frozenset((ids[a], ids[z])) for a, z in zip(*np.nonzero(differ), strict=True) if a < z}
+            others = [i for i in MUTANTS if i[0] == side and i not in found]
+            apart |= {frozenset((i, o)) for i, is_loud in zip(ids, loud, strict=True) if is_loud for o in others}
+    return apart
+
+
+def test_no_two_mistakes_are_copies_unless_declared() -> None:
+    apart: set[frozenset[str]] = set()
+    for s in SETTINGS:
+        apart |= told_apart(bench(s))
+    copies = []
+    for s in SETTINGS:
+        best = seen(s)
+        for a in best.values():
+            for b in best.values():
+                declared = MUTANTS[a].equivalent_to == b or MUTANTS[b].equivalent_to == a
+                if a < b and a[0] == b[0] and frozenset((a, b)) not in apart and not declared:
+                    copies.append((a, b))
+    assert copies == []
+
+
+# ---- killed and named
+def named(s: str, mutant_id: str) -> tuple[bool, list[str]]:
+    failed, names = bench(s).names(mutant_id)
+    return failed, names
+
+
+def is_named(mutant_id: str, names: list[str]) -> bool:
+    """The best name is the mistake, a variant of it with another tile, or a declared equivalent."""
+    if not names:
+        return False
+    own = {kind(mutant_id), MUTANTS[mutant_id].equivalent_to, *(m.id for m in MUTANTS.values() if m.equivalent_to == mutant_id)}
+    return kind(names[0]) in own or names[0] in own
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_mistake_is_killed_and_named(name: str) -> None:
+    where = next(s for s in SETTINGS if name in seen(s))
+    mutant_id = seen(where)[name]
+    _, names = named(where, mutant_id)
+    assert is_named(mutant_id, names), (where, mutant_id, names)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("setting", SWEPT)
+def test_every_mistake_is_killed_and_named_on_all_cases(setting: str) -> None:
+    missed = {}
+    for mutant_id in seen(setting).values():
+        _, names = named(setting, mutant_id)
+        if not is_named(mutant_id, names):
+            missed[mutant_id] = names[:4]
+    assert missed == {}
