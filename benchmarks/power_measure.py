@@ -1,4 +1,4 @@
-"""The measurements behind the table of power: mistakes, correct kernels and held-out faults, each judged by kit and rules."""
+"""The measurements behind the table of power: mistakes, correct kernels, held-out faults, judged by the kit and by rules."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from power_panel import DTYPES, SETTINGS, STYLES, Panel, simulate
+from power_rules import RULES, objections
+
 from heldout.kernel import Attention
 from heldout.pairs import PAIRS
 from heldout.reported import REPORTED
-from heldout.trial import checked, drawn, kinds, power, results, says
-from power_panel import DTYPES, SETTINGS, STYLES, Panel, simulate
-from power_rules import RULES, objections
-from simulated.kernel import Kernel
-from testing.test_false_alarms import draw, looks
-
+from heldout.trial import checked, drawn, misnamed, names, power, results, says
 from refattn.precision import PRESETS
 from refattn.testing.cases import Case
 from refattn.testing.diagnose import CERTAIN, Diagnosis
 from refattn.testing.judge import judge
 from refattn.testing.tolerance import expect
 from refattn.testing.verdicts import Level
+from simulated.kernel import Kernel
+from testing.test_false_alarms import draw, looks
 
 Array = Any
 KIT = "refattn"
@@ -46,7 +46,7 @@ class Mistake:
 
 @dataclass
 class Alarms:
-    """Correct kernels. runs: one kernel on one case; levels: how many runs FAIL, LOOK LIKE something, WARN; rules: reject."""
+    """Correct kernels. runs: one kernel on one case; levels, rules: how many of them get a level, or are rejected."""
 
     preset: str
     kernels: int = 0
@@ -58,13 +58,13 @@ class Alarms:
 
 @dataclass
 class Held:
-    """A held-out fault under a preset. says: the kit's words; caught: the rules that object on some case."""
+    """A held-out fault under a preset. name: "right", "wrong" or none; says: the kit's words; caught: rules that object."""
 
     fault: str
     preset: str
     visible: bool
     killed: bool = False
-    named: bool = False
+    name: str = ""
     says: str = ""
     caught: frozenset[str] = frozenset()
 
@@ -94,7 +94,7 @@ def mistake(p: Panel, mutant: str, quick: bool) -> Mistake:
     """One mutant on all cases of its panel. --quick looks for no name where the candidate fails."""
     out = Mistake(mutant, p.preset, p.visible(mutant))
     got = {c.id: p.candidate(c, mutant) for c in p.cases}
-    failing = {c.id for c in p.cases if p.failing(c, got[c.id])[0]}
+    failing = {c.id for c in p.cases if p.fails(c, got[c.id], mutant)}
     d = None if failing and quick else p.diagnosed(got, mutant.startswith("B") if failing else None)
     like = {} if d is None else {case: n for case, (n, *_) in d.looks().items() if n.how == "filter"}
     if failing:
@@ -155,7 +155,8 @@ def correct_at_random(preset: str, first: int, count: int) -> Alarms:
             levels = {judge(n, got[n], ref[n], dtype).level for n in ref}
             like = dict(looks(got, c, dtype, precision))
             out.kernels, out.runs = out.kernels + 1, out.runs + 1
-            found = {"FAIL": Level.FAIL in levels, "LOOKS LIKE": bool(like), "WARN": Level.WARN in levels and Level.FAIL not in levels}
+            fails = Level.FAIL in levels
+            found = {"FAIL": fails, "LOOKS LIKE": bool(like), "WARN": Level.WARN in levels and not fails}
             out.levels.update(level for level, there in found.items() if there)
             base = simulate(naive(preset), c)
             out.rules.update(objections(floats({n: got[n] for n in ref}), {n: b.value for n, b in ref.items()}, base, dtype))
@@ -187,7 +188,8 @@ def held(fault: type[Attention], preset: str, dtype: str, quick: bool) -> Held:
         ref = expect(c.scheme, c.inputs, PRESETS[preset], c.do, c.dlse)
         got = floats(results(fault, c, dtype))
         caught |= objections(got, {n: b.value for n, b in ref.items()}, simulate(naive(preset), c), dtype)
-    return Held(fault.__name__, preset, seen >= CERTAIN, **kinds(report), says=says(report), caught=frozenset(caught))
+    name = "" if not names(report) else "wrong" if misnamed(fault, report) else "right"
+    return Held(fault.__name__, preset, seen >= CERTAIN, report.level > Level.WARN, name, says(report), frozenset(caught))
 
 
 def summed(found: list[Alarms], preset: str) -> Alarms:

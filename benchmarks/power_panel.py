@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from simulated import styles
-from simulated.kernel import Kernel, Problem
-from testing.laboratory import Cached
 
 from refattn import Dense
 from refattn.backend import load
@@ -27,13 +24,19 @@ from refattn.testing.only import parse
 from refattn.testing.staged import Staged
 from refattn.testing.tolerance import exact_in, expect, storage
 from refattn.testing.verdicts import Band, Level
+from simulated import styles
+from simulated.kernel import Kernel, Problem
+from testing.laboratory import Cached
 
 Array = Any
 Results = dict[str, Array]
 DTYPES = {"fp64": "float64", "fp32": "float32", "flash-bf16": "bfloat16", "flash-fp16": "float16", "eager-bf16": "bfloat16"}
 STYLES = {
-    "fp64": ("double",), "fp32": ("naive", "sequential", "online", "split", "folded"), "flash-bf16": ("flash_bf16", "truncating"),
-    "flash-fp16": ("flash_fp16", "truncating"), "eager-bf16": ("eager",),
+    "fp64": ("double",),
+    "fp32": ("naive", "sequential", "online", "split", "folded"),
+    "flash-bf16": ("flash_bf16", "truncating"),
+    "flash-fp16": ("flash_fp16", "truncating"),
+    "eager-bf16": ("eager",),
 }  # fmt: skip
 ALL = ("mask", "bias", "sink", "key_valid", "segment_ids", "kv_segment_ids", "q_positions")
 
@@ -51,9 +54,9 @@ class Setting:
 
 SETTINGS = {
     "causal": Setting(Dense(causal=True, align="bottom_right"), ALL, (
-        "peaked/odd", "more keys/odd", "shared heads/odd", "strided/odd", "blind rows/odd", "padding/odd", "bias/odd", "sink/odd",
-        "segments/odd", "positions/odd", "tail/off", "normal/pow2", "tail/odd", "flat/odd", "large/odd", "rising/odd", "mask/odd",
-        "widths/wide", "half range/pow2"), 11),
+        "peaked/odd", "more keys/odd", "shared heads/odd", "strided/odd", "blind rows/odd", "padding/odd", "bias/odd",
+        "sink/odd", "segments/odd", "positions/odd", "tail/off", "normal/pow2", "tail/odd", "flat/odd", "large/odd",
+        "rising/odd", "mask/odd", "widths/wide", "half range/pow2"), 11),
     "full": Setting(Dense(), (), ("tail/off", "normal/odd", "tail/odd", "tail/pow2"), 1),
     "capped": Setting(Dense(softcap=8.0, keep_rate=0.8), ("keep", "bias", "key_valid"),
                       ("softcap/odd", "dropout/odd", "bias/odd", "padding/odd"), 3, dlse=False),
@@ -125,7 +128,7 @@ def _gathered(out: Results, case: Case, staged: Staged, kernel: Kernel) -> Resul
 
 @dataclass
 class Panel:
-    """The cases of a setting under a preset, with their references, mutants, a correct kernel's errors, and a naive kernel."""
+    """The cases of a setting under a preset, with references, mutants, a correct kernel's errors, and a naive kernel."""
 
     preset: str
     setting: Setting
@@ -203,19 +206,20 @@ class Panel:
         """A kernel with this mistake: what it does exactly, and rounding errors as a correct kernel has them.
 
         Those are taken in units of the spread predicted for the right result, and put back in units of that predicted for
-        the wrong one. Results that are in the dtype already (cut off, or never stored) are left as they are.
+        the wrong one (--quick, which looks for no names, leaves them as they are). Results that are in the dtype already
+        (cut off, or never stored) are not changed.
         """
         ref, errors = self.refs[case.id], self.errors[case.id]
         m = next((m for m in self.mutants[case.id] if m.id == mutant), None)
         wrong = {} if m is None else m.values(case, self.dtype)
-        bands = {} if m is None else m.bands(case, self.dtype, load("rounding", precision=self.precision))
+        bands = {} if m is None or self.quick else m.bands(case, self.dtype, load("rounding", precision=self.precision))
         out = {}
         for name, band in ref.items():
             x, error = np.asarray(wrong.get(name, band.value)), errors[name]
-            final = name in wrong and name != "lse" and np.array_equal(exact_in(x, self.dtype), x, equal_nan=True)
-            if name in wrong:
+            if name in bands:
                 error = self.rescaled(error, band, replace(bands[name], value=x))
             with np.errstate(over="ignore"):
+                final = name in wrong and name != "lse" and np.array_equal(exact_in(x, self.dtype), x, equal_nan=True)
                 out[name] = self.stored(name, x if final else x + error)
         return out
 
@@ -240,6 +244,11 @@ class Panel:
         """The tensors that fail, and whether one warns."""
         levels = {name: judge(name, x, self.refs[case.id][name], self.dtype).level for name, x in got.items()}
         return frozenset(n for n, v in levels.items() if v == Level.FAIL), Level.WARN in levels.values()
+
+    def fails(self, case: Case, got: Mapping[str, Array], mutant: str) -> bool:
+        """True if a tensor in which this mistake shows fails; the others are those of a correct kernel."""
+        m = next((m for m in self.mutants[case.id] if m.id == mutant), None)
+        return m is not None and bool(self.failing(case, {n: x for n, x in got.items() if n in m.tensors})[0])
 
     def diagnosed(self, results: Mapping[str, Results], side: bool | None) -> Diagnosis:
         """All cases of a candidate before the mistakes of one side (True: the backward), or of both (None)."""

@@ -28,10 +28,10 @@ FORWARD, BACKWARD = ("o", "lse"), ("dq", "dk", "dv", "dbias", "dsink")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake. side: the tensors that it shows in. rounds: it adds roundings, which a bound can't tell from noise, so
-    that only the matched filter names it. several: it needs more than one tile. instead: the scheme under which it would be right, if it is a convention.
-    equivalent_to: the id that gives the same results on every case that both apply to. at: for a
-    mistake that has a size, the same mistake `a` times as large.
+    """One mistake. rounds: it adds roundings, which a bound can't tell from noise, so that only the matched filter names
+    it. several: it needs more than one tile. instead: the scheme under which it would be right, if it is a convention.
+    equivalent_to: the id that gives the same results on every case that both apply to. at: for a mistake that has a size,
+    the same mistake `a` times as large.
     """
 
     id: str
@@ -116,7 +116,7 @@ def _tiled(m: Mutant, tile: int) -> Mutant:
 
 def everything() -> tuple[Mutant, ...]:
     """The whole dictionary, loaded."""
-    for name in ("forward", "masks", "backward", "terms"):
+    for name in ("forward", "layout", "masks", "backward", "terms"):
         importlib.import_module(f"refattn.testing.mutants_{name}")  # fills the dictionary when it is first imported
     return tuple(MUTANTS)
 

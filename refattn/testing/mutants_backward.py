@@ -11,7 +11,8 @@ from refattn.backend import of
 from refattn.testing import mutants_masks  # noqa: F401 - its mutants come first, and are used here
 from refattn.testing.cases import Case
 from refattn.testing.mutants import MUTANTS, Mutant, add
-from refattn.testing.mutants_forward import _as_if_contiguous, blind, hides, lower, rounded, scales, tiles
+from refattn.testing.mutants_forward import blind, hides, lower, rounded, scales, tiles
+from refattn.testing.mutants_layout import as_if_contiguous
 from refattn.testing.staged import Staged
 
 Array = Any
@@ -79,7 +80,7 @@ def _half_keys(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
 
 def _contiguous(position: int) -> Any:
     def patch(kernel: Staged, usual: Any, *args: Any) -> Array:
-        return usual(*(_as_if_contiguous(x) if i == position else x for i, x in enumerate(args)))
+        return usual(*(as_if_contiguous(x) if i == position else x for i, x in enumerate(args)))
 
     return patch
 

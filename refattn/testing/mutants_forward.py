@@ -327,61 +327,6 @@ def _e4m3(x: Array) -> Array:
     return short(x)
 
 
-# ---- heads and layout
-def _swapped(x: Array) -> Array:
-    """A (B, H, n, d) buffer read as (B, n, H, d)."""
-    xp, (b, h, n, d) = of(x).xp, x.shape
-    return xp.permute_dims(xp.reshape(x, (b, n, h, d)), (0, 2, 1, 3))
-
-
-def _swap_back(out: Any, case: Case, dtype: str, tile: int) -> Any:
-    xp, o = of(out["o"]).xp, out["o"]
-    return {"o": xp.reshape(xp.permute_dims(o, (0, 2, 1, 3)), o.shape)}
-
-
-def _as_if_contiguous(x: Array) -> Array:
-    """What lies in the memory of a view transposed from (B, m, H, d), read in order."""
-    xp = of(x).xp
-    return xp.reshape(xp.permute_dims(x, (0, 2, 1, 3)), x.shape)
-
-
-def _last_rows(out: Any, case: Case, dtype: str, tile: int) -> Any:
-    """Rows of o behind the last full tile (no tile: the last row) stay zero."""
-    n = case.sizes["n"]
-    keep = np.arange(n)[:, None] < (n // tile * tile if tile else n - 1)
-    return {**out, "o": of(out["o"]).xp.where(keep, out["o"], 0.0)}
-
-
-def _head(out: Any, case: Case, dtype: str, tile: int) -> Any:
-    xp = of(out["o"]).xp
-    return {name: xp.concat([x[:, :-1, ...], x[:, :1, ...]], axis=1) for name, x in out.items()}
-
-
-def shared(case: Case, dtype: str) -> bool:
-    return case.sizes["g"] != case.sizes["h"] and case.sizes["g"] > 1
-
-
-def _other(scheme: Any) -> Any:
-    return replace(scheme, heads="grouped" if scheme.heads == "tiled" else "tiled")
-
-
-add(
-    Mutant("F37", "heads", "query head h reads key head h mod H_kv (tiled) where h // (H / H_kv) (grouped) is asked, or the reverse",
-           shared, lambda s, x, t: (_other(s), x), instead=_other),
-    Mutant("F38", "heads", "the last head repeats the first", lambda c, _: c.sizes["h"] > 1, after=_head),
-    Mutant("F39", "layout", "a (B, H, n, d) buffer is read as (B, n, H, d)",
-           lambda c, _: c.sizes["h"] > 1 and c.sizes["n"] > 1 and not c.strided,
-           lambda s, x, t: (s, x._replace(q=_swapped(x.q), k=_swapped(x.k), v=_swapped(x.v))), after=_swap_back),
-    Mutant("F40", "layout", "v is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,
-           lambda s, x, t: (s, x._replace(v=_as_if_contiguous(x.v)))),
-    Mutant("F40k", "layout", "k is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,
-           lambda s, x, t: (s, x._replace(k=_as_if_contiguous(x.k)))),
-    Mutant("F41", "layout", "the last query is not stored", lambda c, _: c.sizes["n"] > 1, after=_last_rows),
-    Mutant("F41t", "layout", "queries behind the last full tile of {tile} are not stored", tile=-1,
-           applies=lambda c, _: c.sizes["n"] > 16 and c.sizes["n"] % 128 != 0, after=_last_rows),
-)  # fmt: skip
-
-
 # ---- stored results
 def _truncated(out: Any, case: Case, dtype: str, tile: int) -> Any:
     if reading():

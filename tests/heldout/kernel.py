@@ -49,10 +49,12 @@ class Call:
 
 
 class Attention:
-    """The right kernel. title, source: the fault and where it was told of; families: cases that show it."""
+    """The right kernel. title, source: the fault and where it was told of; families: cases that show it; near: ids of the
+    dictionary that would be no wrong name for it."""
 
     title: ClassVar[str] = "no fault"
     source: ClassVar[str] = ""
+    near: ClassVar[tuple[str, ...]] = ()
     families: ClassVar[tuple[str, ...]] = ("normal",)
     scheme: ClassVar[Dense] = CAUSAL
     dtypes: ClassVar[tuple[str, ...]] = ("float64", "float32", "float16", "bfloat16")
@@ -70,7 +72,8 @@ class Attention:
         do, lse = do.astype(x.work), lse.astype(x.work)[..., None]
         p = self.recompute(x, lse)
         delta = self.delta(x, do, o.astype(x.work))
-        delta = delta if dlse is None else self.with_dlse(delta, np.where(np.isneginf(lse), 0, dlse[..., None].astype(x.work)))
+        if dlse is not None:
+            delta = self.with_dlse(delta, np.where(np.isneginf(lse), 0, dlse[..., None].astype(x.work)))
         keep = self.kept_again(x)
         ds = p * ((do @ x.v.swapaxes(-1, -2)) * keep - delta)
         dq, dk = x.low(ds) @ x.k * x.scale, self.columns(x, x.low(ds)).swapaxes(-1, -2) @ x.q * x.scale

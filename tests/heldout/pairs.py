@@ -1,4 +1,4 @@
-"""Two mistakes of the dictionary in one kernel; `source` gives their ids there."""
+"""Two mistakes of the dictionary in one kernel; `near` gives their ids there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = Any
 
 class StrictBase2(Attention):
     title = "strictly causal, and lse in base 2"
-    source = "F20 + F46"
+    near = ("F20", "F46")
     families = ("normal", "more keys")
 
     def ordered(self, n: int, m: int, given: dict[str, Array]) -> Array:
@@ -26,7 +26,7 @@ class StrictBase2(Attention):
 
 class PaddedAndShort(Attention):
     title = "the last key is dropped, and a key of zeros is attended"
-    source = "F30l + F29p"
+    near = ("F30l", "F29p")
     families = ("flat",)
 
     def hide(self, x: Call, s: Array) -> Array:
@@ -34,13 +34,13 @@ class PaddedAndShort(Attention):
 
     def soften(self, x: Call, s: Array) -> tuple[Array, Array]:
         ghost = np.concatenate([s, np.zeros_like(s[..., :1])], axis=-1)
-        zero = np.zeros_like(x.v[..., :1, :])
-        return super().soften(Call(x.q, x.k, np.concatenate([x.v, zero], axis=-2), x.see, x.given, x.dtype, x.reads, x.few), ghost)
+        v = np.concatenate([x.v, np.zeros_like(x.v[..., :1, :])], axis=-2)
+        return super().soften(Call(x.q, x.k, v, x.see, x.given, x.dtype, x.reads, x.few), ghost)
 
 
 class UnscaledMean(Attention):
     title = "dq without the scale, and dk and dv of a shared key head averaged"
-    source = "B1 + B9"
+    near = ("B1", "B9")
     families = ("normal", "shared heads")
 
     def scaled_dq(self, x: Call, dq: Array) -> Array:
@@ -52,7 +52,7 @@ class UnscaledMean(Attention):
 
 class UnmaskedNoDlse(Attention):
     title = "the backward ignores the mask, and dlse"
-    source = "B6-F23 + B13"
+    near = ("B6-F23", "B13")
     families = ("normal", "mask")
 
     def recompute(self, x: Call, lse: Array) -> Array:
@@ -66,7 +66,7 @@ class UnmaskedNoDlse(Attention):
 
 class TwoTailFaults(Attention):
     title = "keys behind the last full tile of 32 are dropped, and the sum is not rescaled between tiles"
-    source = "F28 + F12"
+    near = ("F28", "F12")
     families = ("rising",)
 
     def hide(self, x: Call, s: Array) -> Array:
@@ -86,7 +86,7 @@ class TwoTailFaults(Attention):
 
 class TwoSmallErrors(Attention):
     title = "the scale is off by 1 %, and 0.001 is added to the sum of weights"
-    source = "F3 + F50"
+    near = ("F3", "F50")
     families = ("normal", "peaked")
 
     def scores(self, x: Call) -> Array:
@@ -102,7 +102,7 @@ class TwoSmallErrors(Attention):
 
 class OtherConventions(Attention):
     title = "key heads are tiled, and the diagonal starts top left"
-    source = "F37 + F22"
+    near = ("F37", "F22")
     families = ("more keys", "shared heads")
 
     def key_heads(self, h: int, few: int) -> list[int]:

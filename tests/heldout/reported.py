@@ -25,6 +25,7 @@ class WindowLeftOn(Attention):
 class EmptyParts(Attention):
     title = "two halves of the keys merged by exp(lse − max) without a guard where neither sees anything"
     source = "flashinfer-ai/flashinfer #4051"
+    near = ("F33n",)
     families = ("blind rows",)
 
     def soften(self, x: Call, s: Array) -> tuple[Array, Array]:
@@ -117,7 +118,7 @@ class BlindGradient(Attention):
         return np.where(np.isneginf(lse), x.work(1 / x.k.shape[-2]), super().recompute(x, lse))
 
 
-class SharedRow(Attention):
+class SharedItem(Attention):
     title = "D of the first item is used for every item"
     source = "gokceneraslan/SparseMax.torch PR #3"
     families = ("normal", "shared heads")
@@ -194,6 +195,6 @@ class ClippedHeads(Attention):
 
 
 REPORTED: tuple[type[Attention], ...] = (
-    WindowLeftOn, EmptyParts, EmptyFirstTile, MaskAdded, EitherMask, ScaledWeights, WrappedOffset, TransposedMask, BlindGradient,
-    SharedRow, LostUpdates, OtherDropout, QueryStrides, OtherDtype, SlippedAxis, ReusedBuffer, ClippedHeads,
+    WindowLeftOn, EmptyParts, EmptyFirstTile, MaskAdded, EitherMask, ScaledWeights, WrappedOffset, TransposedMask,
+    BlindGradient, SharedItem, LostUpdates, OtherDropout, QueryStrides, OtherDtype, SlippedAxis, ReusedBuffer, ClippedHeads,
 )  # fmt: skip

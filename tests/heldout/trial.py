@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,8 @@ def drawn(fault: type[Attention], dtype: str, plain: bool = False) -> list[Case]
 def results(fault: type[Attention], case: Case, dtype: str) -> dict[str, Array]:
     """What the faulty kernel returns for a case, inputs and results in `dtype`."""
     kernel, form = fault(), storage(dtype)
-    given = {name: x.astype(form) if x.dtype.kind == "f" else x for name, x in case.inputs._asdict().items() if x is not None}
+    present = {name: x for name, x in case.inputs._asdict().items() if x is not None}
+    given = {name: x.astype(form) if x.dtype.kind == "f" else x for name, x in present.items()}
     if case.strided:
         given |= {name: given[name].swapaxes(1, 2).copy().swapaxes(1, 2) for name in ("q", "k", "v")}
     o, lse = kernel.forward(**given)
@@ -58,23 +58,23 @@ def checked(fault: type[Attention], dtype: str, contract: str | None = None, pla
     return check(kernel.forward, fault.scheme, vjp=kernel.vjp, dtype=dtype, contract=contract, only=families(fault, plain))
 
 
+def names(report: Report) -> list[str]:
+    """The mistakes of the dictionary that a report names, best first."""
+    found = [n for n in report.names if n.how != "class"] or [n for c in report.cases for n in c.names]
+    return list(dict.fromkeys(n.mutant for n in found))
+
+
+def misnamed(fault: type[Attention], report: Report) -> bool:
+    """True if the first name is neither what the fault is nor one of its two mistakes."""
+    return any(i not in fault.near and i.partition("@")[0] not in fault.near for i in names(report)[:1])
+
+
 def says(report: Report) -> str:
     """What a report says of a fault, on one line: the names, or a class, or where the errors are."""
-    names = [n for n in report.names if n.how != "class"] or [n for c in report.cases for n in c.names]
-    if names:
-        best = dict.fromkeys(n.mutant for n in names)
-        return "named " + ", ".join(list(best)[:2])
+    if found := names(report):
+        return "named " + ", ".join(found[:2])
     worst = next((t for c in report.cases for t in c.tensors if t.level == Level.FAIL), None)
     place = "" if worst is None else f"{worst.tensor}: {worst.where}"
-    parts = [*(n.title for n in report.names[:1]), *_unsaid(report.notes, report.names), place]
+    when = [n for n in report.notes if n.startswith("fails")]
+    parts = [*(n.title for n in report.names[:1]), *when[:1], place]
     return "unknown: " + "; ".join(dict.fromkeys(p for p in parts if p))
-
-
-def _unsaid(notes: Sequence[str], names: Sequence[Any]) -> list[str]:
-    return [n for n in notes if n not in {x.title for x in names} and n.startswith("fails")][:1]
-
-
-def kinds(report: Report) -> Mapping[str, bool]:
-    """Whether a report calls a kernel wrong, and whether it names a mistake for that."""
-    wrong = report.level > Level.WARN
-    return {"killed": wrong, "named": wrong and says(report).startswith("named")}
