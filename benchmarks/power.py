@@ -57,7 +57,7 @@ def tasks(quick: bool) -> list[Task]:
     return [
         *((mistakes, (p, quick, i, parts)) for p in DTYPES for i in range(parts)),
         *((held_out, (p, quick, i, parts)) for p in ((SHOWN,) if quick else DTYPES) for i in range(parts)),
-        *((correct_on_cases, (p, quick, 1 if quick else 5)) for p in DTYPES),
+        *((correct_on_cases, (p, quick, 1 if quick else 3)) for p in DTYPES),
         *((correct_at_random, (p, 0, EACH[p] // 20 if quick else EACH[p])) for p in DTYPES),
     ]  # fmt: skip
 

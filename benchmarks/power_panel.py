@@ -55,8 +55,8 @@ class Setting:
 SETTINGS = {
     "causal": Setting(Dense(causal=True, align="bottom_right"), ALL, (
         "peaked/odd", "more keys/odd", "shared heads/odd", "strided/odd", "blind rows/odd", "padding/odd", "bias/odd",
-        "sink/odd", "segments/odd", "positions/odd", "tail/off", "normal/pow2", "tail/odd", "flat/odd", "large/odd",
-        "rising/odd", "mask/odd", "widths/wide", "half range/pow2"), 11),
+        "sink/odd", "segments/odd", "positions/odd", "tail/off", "normal/pow2", "large/odd", "rising/odd",
+        "mask/odd", "widths/wide", "half range/pow2"), 11),
     "full": Setting(Dense(), (), ("tail/off", "normal/odd", "tail/odd", "tail/pow2"), 1),
     "capped": Setting(Dense(softcap=8.0, keep_rate=0.8), ("keep", "bias", "key_valid"),
                       ("softcap/odd", "dropout/odd", "bias/odd", "padding/odd"), 3, dlse=False),

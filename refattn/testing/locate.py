@@ -23,7 +23,8 @@ def locate(out: Any) -> str:
             parts.append(f"{name}{'s' if len(hit) > 1 else ''} {indices(hit, size)} of {size}")
     many = out.mean() >= 0.0005
     share = f"{out.mean():.1%} of the elements" if many else f"{int(out.sum())} of {out.size} elements"
-    return ("all of the elements" if out.mean() >= 0.9995 else share) + (": " + ", ".join(parts) if parts else ", spread over every axis")
+    share = "all of the elements" if out.mean() >= 0.9995 else share
+    return share + (": " + ", ".join(parts) if parts else ", spread over every axis")
 
 
 def indices(hit: Any, size: int) -> str:

@@ -95,7 +95,8 @@ def signature(evidence: Sequence[Evidence]) -> tuple[list[Naming], list[str]]:
                 names.append(Naming(kind, text, 1.0, 0.0, "class"))
                 break
     if forward and tensors == ["lse"] and not names:
-        names.append(Naming("lse", "lse alone is wrong: o is divided by the right sum, another one is returned", 1.0, 0.0, "class"))
+        text = "lse alone is wrong: o is divided by the right sum, another one is returned"
+        names.append(Naming("lse", text, 1.0, 0.0, "class"))
     return names[:1], words
 
 

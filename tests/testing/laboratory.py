@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from refattn import Dense
@@ -129,3 +129,27 @@ class Bench:
             return True, [n.mutant for n, _ in d.names()]
         found = [n for names in d.looks().values() for n in names]
         return False, [n.mutant for n in sorted(found, key=lambda n: -n.power)]
+
+
+@cache
+def bench_of(setting: Setting) -> Bench:
+    """The bench of a setting, shared by all tests of a run."""
+    return Bench(setting)
+
+
+MASKED = ("mask", "bias", "sink", "key_valid", "segment_ids", "kv_segment_ids")
+SETTINGS = {
+    "dropped": Setting(Dense(causal=True, keep_rate=0.8), ("keep", "sink"), "float32", (
+        "peaked/odd", "dropout/odd", "dropout/pow2", "shared heads/odd", "sink/odd")),
+    "bfloat16": Setting(Dense(causal=True), (), "bfloat16", (
+        "normal/odd", "peaked/odd", "flat/odd", "flat/pow2", "tail/off", "shared heads/odd", "small/odd")),
+    "capped": Setting(Dense(softcap=8.0, scale=0.3, empty="mean"), ("mask", "bias", "sink"), "float32", (
+        "peaked/odd", "softcap/odd", "softcap/pow2", "blind rows/odd", "bias/odd", "bias and mask/odd", "shared heads/odd")),
+    "masks": Setting(Dense(), MASKED, "float32", (
+        "peaked/odd", "large/odd", "mask/odd", "blind rows/odd", "padding/odd", "segments/odd", "segments/pow2", "bias/odd",
+        "sink/odd", "sink/pow2", "shared heads/one", "strided/odd", "more keys/odd")),
+    "causal": Setting(Dense(causal=True, align="bottom_right"), ("q_positions", "k_positions"), "float32", (
+        "peaked/odd", "flat/odd", "far below/odd", "large/odd", "more keys/odd", "more keys/pow2", "more queries/odd",
+        "one query/odd", "shared heads/odd", "widths/narrow", "strided/odd", "positions/odd", "mixed positions/odd", "tail/off")),
+    "float16": Setting(Dense(), (), "float16", ("half range/pow2", "peaked/odd", "flat/odd")),
+}  # fmt: skip

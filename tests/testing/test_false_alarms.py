@@ -18,12 +18,13 @@ import pytest
 from refattn import Dense
 from refattn.precision import Precision
 from refattn.testing.cases import Case
-from refattn.testing.diagnose import CERTAIN, Diagnosis
+from refattn.testing.diagnose import CERTAIN, Diagnosis, granted
 from refattn.testing.judge import judge
 from refattn.testing.match import Match, match
 from refattn.testing.mutants import applicable
+from refattn.testing.staged import Staged
 from refattn.testing.tolerance import expect, storage
-from refattn.testing.verdicts import Level
+from refattn.testing.verdicts import Band, Level
 from simulated import draws, styles
 from simulated.arithmetic import rounded
 from simulated.kernel import Kernel, Problem
@@ -37,16 +38,16 @@ HEADS = ((1, 1), (1, 1), (2, 2), (2, 1), (4, 2))
 def problems(rng: np.random.Generator, form: str, extras: bool) -> tuple[list[Problem], int, str]:
     """One problem for each query head, how many heads share a key head, and the kind of mask (the same for all heads)."""
     heads, few = HEADS[int(rng.integers(len(HEADS)))]
-    kind = str(rng.choice(draws.MASKS))
-    first = draws.problem(rng, form, n=int(rng.integers(2, 65)), d=int(rng.choice([8, 16, 24, 32])), kind=kind, extras=extras)
-    found = [first]
+    kind, n, d = str(rng.choice(draws.MASKS)), int(rng.integers(2, 65)), int(rng.choice([8, 16, 24, 32]))
+    found = [draws.problem(rng, form, n=n, d=d, kind=kind, extras=extras)]
+
+    def normal(x: Array) -> Array:
+        return rounded(rng.normal(size=x.shape).astype(x.dtype), form)
+
     for h in range(1, heads):
-        normal = {name: rounded(rng.normal(size=getattr(first, name).shape).astype(first.q.dtype), form) for name in ("k", "do")}
-        q = rounded(first.q[:, rng.permutation(first.q.shape[1])], form)
-        v = rounded(first.v[rng.permutation(first.v.shape[0])], form)
-        shared = h % (heads // few) != 0
-        given = {"k": found[-1].k, "v": found[-1].v} if shared else {"k": normal["k"], "v": v}
-        found.append(first._replace(q=q, do=normal["do"], **given))
+        p = found[-1]
+        own = {} if h % (heads // few) else {"k": normal(p.k), "v": p.v[rng.permutation(n)]}
+        found.append(p._replace(q=p.q[:, rng.permutation(d)], do=normal(p.do), **own))
     return found, heads // few, kind
 
 
@@ -96,14 +97,15 @@ def draw(style: str, number: int) -> tuple[Kernel, Precision, Case, dict[str, Ar
     return kernel, precision, case(parts, ratio, kind, dtype), stored
 
 
-def looks(got: dict[str, Array], c: Case, dtype: str, precision: Precision) -> Iterator[tuple[str, Match]]:
-    """The mutants that a kernel looks like on this case alone."""
-    ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
+def looks(got: dict[str, Array], c: Case, dtype: str, precision: Precision, ref: dict[str, Band]
+          ) -> Iterator[tuple[str, Match]]:
+    """The mistakes and conventions that a kernel looks like on this case alone."""
     values = {name: x.astype(np.float64) for name, x in got.items()}
-    rule = Diagnosis(dtype, precision, True)
+    rule, right = Diagnosis(dtype, precision, True), Staged(c.scheme, c.inputs)
+    right.run(c.do, c.dlse)
     for m in applicable(c, dtype, True):
-        found = match(values, ref, m.values(c, dtype))
-        if found.power >= CERTAIN and rule._like(found):
+        found = match(values, ref, m.values(c, dtype, right))
+        if found.power >= CERTAIN and rule._like(found) and not granted(m, precision):
             yield m.id, found
 
 
@@ -114,8 +116,60 @@ def alarms(style: str, first: int, count: int) -> tuple[list[str], Counter[str]]
         kernel, precision, c, got = draw(style, number)
         ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
         verdicts = [judge(name, got[name], ref[name], kernel.result) for name in ref]
-        warned.update(f"{style}: {v.tensor} {v.reason}" for v in verdicts if v.level == Level.WARN)
+        warned.update(f"{v.tensor} {v.reason}" for v in verdicts if v.level == Level.WARN)
         bad = [f"{v.tensor} {v.level} {v.reason} {v.where}" for v in verdicts if v.level > Level.WARN]
-        bad += [f"like {i} a={m.amplitude:.2f} P={m.power:.3g} r={m.residual:.2f} {m.quarters}" for i, m in looks(got, c, kernel.result, precision)]
+        bad += [f"like {i}, {m}" for i, m in looks(got, c, kernel.result, precision, ref)]
         wrong += [f"{style} {number} {c.sizes} {c.family}: {bad} by {kernel}"] if bad else []
     return wrong, warned
+
+
+@pytest.mark.parametrize("style", styles.STYLES)
+def test_no_correct_kernel_raises_an_alarm(style: str) -> None:
+    wrong, warned = alarms(style, 0, EACH)
+    print(f"{style}: {EACH} kernels, warnings {dict(warned)}")
+    assert wrong == []
+    assert warned.total() <= 0.1 * EACH, "warnings are for what correct kernels hardly ever do"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("style", styles.STYLES)
+def test_no_correct_kernel_raises_an_alarm_in_a_sweep(style: str, chunk: int) -> None:
+    assert alarms(style, (1 + chunk) * EACH, EACH)[0] == []
+
+
+def test_there_are_a_thousand_kernels_and_ten_thousand() -> None:
+    assert len(styles.STYLES) * EACH >= 1000
+    assert len(styles.STYLES) * EACH * CHUNKS >= 10_000
+
+
+# ---- the same rules do raise an alarm
+def faulty(change: Any, number: int, style: str = "online") -> tuple[Case, dict[str, Array], Precision, str]:
+    """Kernel `number` on inputs that are changed behind the reference's back."""
+    rng = np.random.default_rng([zlib.crc32(style.encode()), number, 1])
+    kernel, precision = styles.draw(style, rng)
+    parts, ratio, kind = problems(rng, kernel.result, extras=False)
+    got = run(kernel, [change(p) for p in parts], ratio)
+    stored = {name: x.astype(storage(kernel.compute if name == "lse" else kernel.result)) for name, x in got.items()}
+    return case(parts, ratio, kind, kernel.result), stored, precision, kernel.result
+
+
+FAULTS = {
+    "F3": lambda p: p._replace(q=(p.q * 1.01).astype(p.q.dtype)),
+    "F30l": lambda p: p._replace(see=p.see & (np.arange(p.see.shape[1]) < p.see.shape[1] - 1)),
+    "F9": lambda p: p._replace(q=(p.q * np.log(2)).astype(p.q.dtype)),
+}
+
+
+@pytest.mark.parametrize("style", ["online", "flash_bf16", "truncating"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_kernel_with_a_mistake_looks_like_it(name: str, style: str) -> None:
+    """In most draws the single case shows it; some have a power below 30 or a mask that hides it."""
+    alarmed, failed = 0, 0
+    for number in range(12):
+        c, got, precision, dtype = faulty(FAULTS[name], number, style)
+        ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
+        alarmed += name in {i.partition("@")[0] for i, _ in looks(got, c, dtype, precision, ref)}
+        failed += any(judge(n, got[n], ref[n], dtype).level == Level.FAIL for n in ref)
+    print(f"{name} in {style}: {alarmed} of 12 look like it, {failed} fail")
+    assert alarmed >= 7

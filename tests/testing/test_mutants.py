@@ -15,27 +15,11 @@ from refattn.testing.judge import floor
 from refattn.testing.match import out_of_class
 from refattn.testing.mutants import Mutant, everything
 from refattn.testing.staged import Staged
-from testing.laboratory import Bench, Setting
+from testing.laboratory import MASKED, SETTINGS, Bench, Setting, bench_of
 
 Array = Any
 CERTAIN = 30.0
 COPY = 0.05  # the largest distance of copies, in units of the larger mistake
-MASKED = ("mask", "bias", "sink", "key_valid", "segment_ids", "kv_segment_ids")
-SETTINGS = {
-    "dropped": Setting(Dense(causal=True, keep_rate=0.8), ("keep", "sink"), "float32", (
-        "peaked/odd", "dropout/odd", "dropout/pow2", "shared heads/odd", "sink/odd")),
-    "bfloat16": Setting(Dense(causal=True), (), "bfloat16", (
-        "normal/odd", "peaked/odd", "flat/odd", "flat/pow2", "tail/off", "shared heads/odd", "small/odd")),
-    "capped": Setting(Dense(softcap=8.0, scale=0.3, empty="mean"), ("mask", "bias", "sink"), "float32", (
-        "peaked/odd", "softcap/odd", "softcap/pow2", "blind rows/odd", "bias/odd", "bias and mask/odd", "shared heads/odd")),
-    "masks": Setting(Dense(), MASKED, "float32", (
-        "peaked/odd", "large/odd", "mask/odd", "blind rows/odd", "padding/odd", "segments/odd", "segments/pow2", "bias/odd",
-        "sink/odd", "sink/pow2", "shared heads/one", "strided/odd", "more keys/odd")),
-    "causal": Setting(Dense(causal=True, align="bottom_right"), ("q_positions", "k_positions"), "float32", (
-        "peaked/odd", "flat/odd", "far below/odd", "large/odd", "more keys/odd", "more keys/pow2", "more queries/odd",
-        "one query/odd", "shared heads/odd", "widths/narrow", "strided/odd", "positions/odd", "mixed positions/odd", "tail/off")),
-    "float16": Setting(Dense(), (), "float16", ("half range/pow2", "peaked/odd", "flat/odd")),
-}  # fmt: skip
 SWEPT = {
     **{f"{name}, all cases": Setting(s.scheme, s.accepts, s.dtype) for name, s in SETTINGS.items()},
     "half causal": Setting(Dense(causal=True, align="top_left"), ("q_positions",), "bfloat16"),
@@ -60,9 +44,8 @@ MUTANTS: dict[str, Mutant] = {m.id: m for m in everything()}
 CLASSES = list(dict.fromkeys(map(kind, MUTANTS)))
 
 
-@functools.cache
 def bench(name: str) -> Bench:
-    return Bench({**SETTINGS, **SWEPT}[name])
+    return bench_of(SETTINGS[name] if name in SETTINGS else SWEPT[name])
 
 
 def seen(name: str) -> dict[str, str]:
