@@ -144,7 +144,7 @@ def test_the_two_commands_are_there_and_the_first_judges_both_examples(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest" in lines
+    assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto" in lines
     first = next(block for block in BLOCKS if block.page == "README.md" and "venv" in block.text and "[kit]" in block.text)
     assert first.text.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[kit]' && .venv/bin/refattn check ")
     assert first.text.count("\n") == 1

@@ -150,6 +150,7 @@ SETTINGS = {
         "sink/odd", "sink/pow2", "shared heads/one", "strided/odd", "more keys/odd")),
     "causal": Setting(Dense(causal=True, align="bottom_right"), ("q_positions", "k_positions"), "float32", (
         "peaked/odd", "flat/odd", "far below/odd", "large/odd", "more keys/odd", "more keys/pow2", "more queries/odd",
-        "one query/odd", "shared heads/odd", "widths/narrow", "strided/odd", "positions/odd", "mixed positions/odd", "tail/off")),
+        "one query/odd", "shared heads/odd", "widths/narrow", "strided/odd", "positions/odd", "mixed positions/odd",
+        "tail/off")),
     "float16": Setting(Dense(), (), "float16", ("half range/pow2", "peaked/odd", "flat/odd")),
 }  # fmt: skip

@@ -198,8 +198,9 @@ def test_ratios_are_zero_where_nothing_can_be_compared() -> None:
 def test_infinity_is_how_a_number_beyond_the_dtype_is_stored(kind: str) -> None:
     most = float(ml_dtypes.finfo(storage(kind)).max)
     assert largest(kind) == most
-    for value, got, level in ((most * 1.5, np.inf, Level.OK), (-most * 1.5, -np.inf, Level.OK), (most * 1.5, -np.inf, Level.FAIL),
-                              (most / 2, np.inf, Level.FAIL), (most * 0.9999, np.inf, Level.OK), (most * 1.5, np.nan, Level.FAIL)):
+    beyond, near = most * 1.5, most * 0.9999
+    for value, got, level in ((beyond, np.inf, Level.OK), (-beyond, -np.inf, Level.OK), (near, np.inf, Level.OK),
+                              (beyond, -np.inf, Level.FAIL), (most / 2, np.inf, Level.FAIL), (beyond, np.nan, Level.FAIL)):
         want = np.full((1, 1, 1, 1), value)
         v = judge("dq", np.full_like(want, got).astype(storage(kind)), band(want, bound=most * 1e-3, sigma=1.0), kind)
         assert v.level == level, (value, got)

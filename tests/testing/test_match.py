@@ -46,7 +46,8 @@ def test_amplitude_is_the_share_of_the_mistake(share: float) -> None:
 
 def test_noise_has_an_amplitude_of_one_over_the_power() -> None:
     mistake = {"o": VALUE + 1e-3 * DELTA}
-    noise = [match({"o": VALUE + SIGMA * np.random.default_rng(s).normal(size=SHAPE)}, {"o": band()}, mistake) for s in range(200)]
+    draws = [SIGMA * np.random.default_rng(s).normal(size=SHAPE) for s in range(200)]
+    noise = [match({"o": VALUE + x}, {"o": band()}, mistake) for x in draws]
     t = np.array([m.t for m in noise])
     assert abs(t.mean()) < 0.3
     assert t.std() == pytest.approx(1.0, abs=0.15)

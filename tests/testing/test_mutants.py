@@ -155,7 +155,7 @@ def test_no_two_mistakes_are_copies_unless_declared() -> None:
 
 # ---- killed and named
 def is_named(s: str, mutant_id: str, names: list[str]) -> bool:
-    """The best name is the mistake, a variant of it with another tile, or one that does the same on all cases of the bench."""
+    """The best name is the mistake, a variant of it with another tile, or one that does the same on all these cases."""
     return bool(names) and (kind(names[0]) == kind(mutant_id) or frozenset((names[0], mutant_id)) not in told_apart(s))
 
 

@@ -69,7 +69,8 @@ def test_a_case_that_cannot_fit_or_loses_its_point_is_left_out(text: str, start:
 
 
 @pytest.mark.parametrize("clause", [
-    "d", "d=", "=64", "d==64", "d=64-128", "d=x", "n%64=1", "n%0=0", "n%=0", "heads=4", "heads=4:2", "heads=0:1", "d<64", "d=0",
+    "d", "d=", "=64", "d==64", "d=64-128", "d=x", "n%64=1", "n%0=0", "n%=0", "heads=4", "heads=4:2", "heads=0:1", "d<64",
+    "d=0",
     "n=0,64", "family=", "64", "nq=nk=64", "d=6 4",
 ])  # fmt: skip
 def test_a_clause_of_another_form_is_refused_and_shown(clause: str) -> None:

@@ -50,9 +50,12 @@ def test_a_right_mask_says_nothing(dtype: str) -> None:
 @pytest.mark.parametrize(("see", "text"), [
     (lambda i, j, n, m: j <= i + m - n + 1, "(n = 12, m = 12): sees keys that it must not: the diagonal j − i = 1\n"),
     (lambda i, j, n, m: j < i + m - n, "(n = 12, m = 12): does not see keys that it must: the diagonal j − i = 0\n"),
-    (lambda i, j, n, m: j <= i, "(n = 7, m = 12): does not see keys that it must: 35 pairs, queries 0…6 (the tail), keys 1…11"),
-    (lambda i, j, n, m: right(i, j, n, m) | (j > i + m - n + 3), "sees keys that it must not: 36 pairs, queries 0…7, keys 4…11"),
-    (lambda i, j, n, m: right(i, j, n, m) & (j < m // 64 * 64 + 64 * (m < 64)), "(n = 70, m = 70): does not see keys that it must: "
+    (lambda i, j, n, m: j <= i,
+     "(n = 7, m = 12): does not see keys that it must: 35 pairs, queries 0…6 (the tail), keys 1…11"),
+    (lambda i, j, n, m: right(i, j, n, m) | (j > i + m - n + 3),
+     "sees keys that it must not: 36 pairs, queries 0…7, keys 4…11"),
+    (lambda i, j, n, m: right(i, j, n, m) & (j < m // 64 * 64 + 64 * (m < 64)),
+     "(n = 70, m = 70): does not see keys that it must: "
      "21 pairs, queries 64…69 (the tail behind a multiple of 64), keys 64…69 (the tail behind a multiple of 64)"),
     (lambda i, j, n, m: right(i, j, n, m) & (j < m // 128 * 128 + 128 * (m < 128)), "(n = 131, m = 131): does not see keys"),
     (lambda i, j, n, m: (j <= i + m - n + 1) & (j > 0), "sees keys that it must not: the diagonal j − i = 1; "
