@@ -88,7 +88,7 @@ def test_importing_refattn_takes_little_time_beyond_numpy(tmp_path: Path) -> Non
 def test_the_readme_gives_the_command_that_continuous_integration_runs() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     (command,) = (shlex.split(line)[0].removeprefix("tests=") for line in script if line.startswith("tests="))
-    assert command.endswith("-m pytest")
+    assert command.endswith("-m pytest -n auto")
     readme = ROOT / "README.md"
     if not readme.exists():
         pytest.skip("there is no README.md yet")
