@@ -291,7 +291,8 @@ def _small(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("half range", "products accumulated or scaled in half precision", "overflow at scores of ordinary size", {
-    "pow2": sizes(1, 2, 2, 64, 64, 64, 64)}, applies=lambda want: want.dtype == "float16" and want.scheme.softcap is None)  # fmt: skip
+    "pow2": sizes(1, 2, 2, 64, 64, 64, 64)}, applies=lambda want: want.dtype == "float16" and want.scheme.softcap is None,
+        exempt=("previous row",))  # fmt: skip
 def _half_range(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     balanced = np.where(np.arange(x["k"].shape[-1]) % 2, 1.0, -1.0)  # no key is larger than another for every query
     x["q"], x["k"] = 33.0 + np.sign(x["q"]), 32.0 + g.permuted(np.broadcast_to(balanced, x["k"].shape), axis=-1)

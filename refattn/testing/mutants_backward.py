@@ -66,7 +66,7 @@ def _in_half(kernel: Staged, parts: list[Array]) -> Array:
     """Parts added one by one, the sum rounded to half precision before each further part; the last is stored as usual."""
     total = parts[0]
     for part in parts[1:]:
-        total = rounded(total, lower(kernel.dtype)) + part
+        total = of(part).xp.where(part == 0.0, total, rounded(total, lower(kernel.dtype)) + part)
     return total
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refattn.backend import of
+from refattn.backend import active, of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add, host
 from refattn.testing.mutants_forward import blind, hides
@@ -106,9 +106,12 @@ def _blind_rows(value: Callable[[Any, Case], Array]) -> Any:
 
 
 def _mean(xp: Any, case: Case) -> Array:
-    ratio = case.sizes["h"] // case.sizes["g"]
-    v = case.inputs.v.mean(axis=-2, keepdims=True)
-    return np.tile(v, (1, ratio, 1, 1)) if case.scheme.heads == "tiled" else np.repeat(v, ratio, axis=1)
+    """The mean of each head's values, computed in the reading that is on."""
+    b, few = active(), case.sizes["g"]
+    v = case.inputs.v if b is None else b.lift(case.inputs.v)
+    mean = xp.sum(v, axis=-2, keepdims=True) / case.sizes["m"]
+    heads, ratio = range(case.sizes["h"]), case.sizes["h"] // few
+    return xp.take(mean, np.array([h % few if case.scheme.heads == "tiled" else h // ratio for h in heads]), axis=1)
 
 
 add(
