@@ -224,7 +224,8 @@ class Dense:
             dv = dv + spread
         dk, dv = heads.collect(dk), heads.collect(dv)
         dbias = None if inputs.bias is None else xp.reshape(heads.join(dbias), inputs.bias.shape)
-        dsink = None if sink is None or inputs.sink is None else xp.reshape(unbroadcast(dsink, sink.shape), inputs.sink.shape)
+        if sink is not None and inputs.sink is not None:
+            dsink = xp.reshape(unbroadcast(dsink, sink.shape), inputs.sink.shape)
         return Dense.Inputs(heads.join(dq), dk, dv, bias=dbias, sink=dsink)
 
     def cost(self, shapes: Inputs, block: int | None = 256) -> Cost:

@@ -225,7 +225,7 @@ def _segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("mixed segments", "segment ids that do not ascend: tiles skipped by comparing their ends", "interleaved sequences lose keys",
-        applies=lambda want: want.takes("segment_ids"))  # fmt: skip
+        applies=lambda want: want.takes("segment_ids"), fits=lambda want, sizes: aligned(want, sizes) and (want.takes("kv_segment_ids") or sizes["n"] == sizes["m"]))  # fmt: skip
 def _mixed_segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     x["segment_ids"] = g.integers(0, 3, (sizes["b"], sizes["n"]))

@@ -22,7 +22,9 @@ BENCH: Bench = bench_of(replace(SETTINGS["causal"], ids=("peaked/odd", "flat/odd
 HALF: Bench = bench_of(SETTINGS["bfloat16"])
 
 
-def like(power: float = 100.0, amplitude: float = 1.0, quarters: tuple[float, ...] = (), classes: bool | None = None) -> Match:
+def like(
+    power: float = 100.0, amplitude: float = 1.0, quarters: tuple[float, ...] = (), classes: bool | None = None
+) -> Match:
     return Match(power, amplitude * power, amplitude, 0.1, quarters or (amplitude,) * 4, classes)
 
 
