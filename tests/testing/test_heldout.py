@@ -62,8 +62,10 @@ def test_the_quick_table_has_no_false_alarm_and_kills_what_the_documentation_say
     print(run.stdout)
     found = json.loads(out.read_text())
     documented = re.findall(r"^\| `([\w-]+)` \| quick \| (\d+) \|", (ROOT / "docs/power.md").read_text(), re.MULTILINE)
-    assert {name for name, _ in documented} == found.keys()
-    for name, killed in documented:
+    assert {name for name, _ in documented} <= found.keys()
+    assert len(found) >= 5
+    for name in found:
         assert found[name]["alarms"]["FAIL"] == 0
         assert found[name]["alarms"]["LOOKS LIKE"] == 0
+    for name, killed in documented:
         assert found[name]["killed"] >= int(killed), f"{name}: fewer mistakes are found than docs/power.md says"
