@@ -70,8 +70,12 @@ def one(task: Task) -> Any:
 
 def measured(quick: bool, workers: int) -> list[Any]:
     """All results, in the order of the tasks."""
+    todo, out = tasks(quick), []
     with ProcessPoolExecutor(workers) as pool:
-        return [x for found in pool.map(one, tasks(quick)) for x in found]
+        for (what, about), found in zip(todo, pool.map(one, todo), strict=True):
+            print(f"{time.strftime('%X')} {what.__name__}{about}", file=sys.stderr, flush=True)
+            out += found
+    return out
 
 
 # ---- summaries

@@ -185,7 +185,7 @@ class Dense:
         p = p if keep is None else xp.where(keep, p, 0.0) / self.keep_rate
         o = xp.sum(p[:, None] * v, axis=0)
         if self.empty == "mean":
-            o = xp.where(none, xp.sum(everyone, axis=0) / m, o)
+            o = xp.where(none, xp.sum(everyone, axis=0) / max(m, 1), o)
         return o, xp.where(none, -math.inf, top + xp.log(xp.where(none, 1.0, z)))
 
     @core

@@ -98,6 +98,15 @@ def test_empty_mean_is_the_mean_of_all_values():
     assert saved.lse.item() == -np.inf
 
 
+def test_empty_mean_of_no_values_at_all_is_zero_beside_a_sink_too():
+    none, scheme = np.zeros((0, 1)), Dense(empty="mean")
+    for sink in (None, np.zeros(())):
+        o, saved = scheme.forward(np.ones((1, 1)), none, none, sink=sink)
+        want, lse = scheme.definition(np.ones((1, 1)), none, none, sink=sink)
+        assert o.item() == want.item() == 0
+        assert saved.lse.item() == lse.item() == (-np.inf if sink is None else 0)
+
+
 def test_grouped_and_tiled_heads():
     q, k = np.zeros((1, 6, 1, 2)), np.zeros((1, 2, 1, 2))
     v = np.arange(2.0).reshape(1, 2, 1, 1)

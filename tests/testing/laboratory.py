@@ -123,12 +123,16 @@ class Bench:
         return d, failed
 
     def names(self, mutant_id: str) -> tuple[bool, list[str]]:
-        """(fails, what it is named, best first) of the candidate that is this mutant."""
+        """(fails, what it is named, best first) of the candidate that is this mutant.
+
+        A failing one that no name explains may still look like a mistake on the cases that it passes.
+        """
         d, failed = self.diagnose({c.id: self.outputs(c, mutant_id) for c in self.cases}, mutant_id.startswith("B"))
-        if failed:
-            return True, [n.mutant for n, _ in d.names()]
+        named = [n.mutant for n, _ in d.names()] if failed else []
+        if named:
+            return True, named
         found = [n for names in d.looks().values() for n in names]
-        return False, [n.mutant for n in sorted(found, key=lambda n: -n.power)]
+        return failed, [n.mutant for n in sorted(found, key=lambda n: -n.power)]
 
 
 @cache

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,20 +22,23 @@ from refattn.testing.plugin import OPTIONS
 
 RIGHT, WRONG = (f"{ROOT}/docs/examples/{name}.py:attention" for name in ("corrected", "off_by_one"))
 BOTTOM = "Dense(causal=True, align='bottom_right')"
+PLUGIN = "refattn.testing.plugin"
 Pytest = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def pytest_run(tmp_path: Path) -> Pytest:
-    """pytest in an empty folder of its own, with the plugin."""
+    """pytest in an empty folder of its own, with the plugin, which pytest finds by itself where refattn is installed."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --strict-config\n", encoding="utf-8")
 
-    def go(*words: str, test: str | None = None, plugin: bool = True) -> subprocess.CompletedProcess[str]:
+    found = any(entry.value == PLUGIN for entry in entry_points(group="pytest11"))
+    load = [] if found else ["-p", PLUGIN]
+
+    def go(*words: str, test: str | None = None) -> subprocess.CompletedProcess[str]:
         if test is not None:
             (tmp_path / "test_user.py").write_text(test, encoding="utf-8")
         around = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
         around |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        load = ["-p", "refattn.testing.plugin"] if plugin else []
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *load, *words]
         return subprocess.run(command, cwd=tmp_path, env=around, capture_output=True, text=True, timeout=300)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 from refattn import Dense
 from refattn.testing.strategies import OPTIONAL, Layout, Problem, layouts, masks, qkv, schemes
 
-ON_CI = bool(os.environ.get("CI"))
-LAW = settings(deadline=None, derandomize=ON_CI, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run, and others at length in the sweeps.
+LAW = settings(deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+AT_LENGTH = settings(LAW, derandomize=False, max_examples=2000)
 SOME = {"n": st.integers(1, 9), "m": st.integers(1, 9)}
 
 
@@ -22,14 +22,18 @@ def laid_out(layout: Layout, inputs: Any) -> Any:
     return type(inputs)(*(None if x is None else layout(x) for x in inputs))
 
 
-@LAW
-@given(schemes(), layouts())
-def test_forward_is_the_definition_in_any_layout(problem: Problem, layout: Layout) -> None:
+def forward_is_the_definition(problem: Problem, layout: Layout) -> None:
     scheme, inputs = problem
     o, saved = scheme.forward(*laid_out(layout, inputs), block=3)
     want, lse = scheme.definition(*inputs)
     np.testing.assert_allclose(o, want, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(saved.lse, lse, rtol=1e-9, atol=1e-11)
+
+
+test_forward_is_the_definition_in_any_layout = LAW(given(schemes(), layouts())(forward_is_the_definition))
+test_forward_is_the_definition_at_length = pytest.mark.sweep(
+    AT_LENGTH(given(schemes(), layouts())(forward_is_the_definition))
+)
 
 
 @LAW
