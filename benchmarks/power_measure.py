@@ -153,7 +153,7 @@ def correct_at_random(preset: str, first: int, count: int) -> Alarms:
                 continue
             ref = expect(c.scheme, c.inputs, precision, c.do, c.dlse)
             levels = {judge(n, got[n], ref[n], dtype).level for n in ref}
-            like = dict(looks(got, c, dtype, precision))
+            like = dict(looks(got, c, dtype, precision, ref))
             out.kernels, out.runs = out.kernels + 1, out.runs + 1
             fails = Level.FAIL in levels
             found = {"FAIL": fails, "LOOKS LIKE": bool(like), "WARN": Level.WARN in levels and not fails}
