@@ -1,4 +1,4 @@
-"""NumPy: the namespace, and which generic kernels are replaced (none yet)."""
+"""NumPy: the namespace, and which generic kernels Numba replaces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
+from refattn.backends import tile_engine
+from refattn.backends.tile_engine import Engine
+
 HALF = ("float16", "bfloat16")
+
+
+def kernels(engine: Engine) -> dict[str, Callable[..., Any]]:
+    """The overrides, by the names of the generic texts."""
+    return {"attend": engine.attend, "attend_vjp": engine.attend_vjp}
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,9 @@ class NumpyBackend:
 
     name: str = "numpy"
     xp: Any = xp
-    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels(Engine()))
     block: int | None = 256
+    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup,)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

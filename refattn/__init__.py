@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
+    from refattn.threads import get_threads, set_threads, warmup
 
 _HOMES = {
     "refattn.backend": ("load", "of", "using"),
@@ -32,6 +33,7 @@ _HOMES = {
                        "UsageError"),
     "refattn.precision": ("PRESETS", "Precision"),
     "refattn.schemes.dense": ("Dense",),
+    "refattn.threads": ("get_threads", "set_threads", "warmup"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -49,9 +51,12 @@ __all__ = [
     "ShapeError",
     "UsageError",
     "__version__",
+    "get_threads",
     "load",
     "of",
+    "set_threads",
     "using",
+    "warmup",
 ]
 
 

@@ -83,6 +83,7 @@ DENSE = Row(
         Variant(Dense(causal=True, align="bottom_right"), ODD),
         Variant(Dense(causal=True, align="bottom_right"), _sizes(1, 2, 2, 9, 4, 3, 5)),
         Variant(Dense(causal=True, align="top_left", scale=0.3, heads="tiled"), ODD),
+        Variant(Dense(causal=True, align="bottom_right"), ODD, ("mask", "key_valid")),
         Variant(Dense(causal=True), ODD, ("q_positions", "k_positions")),
         Variant(Dense(causal=True), ODD, ("q_positions", "mask")),
         Variant(Dense(softcap=2.0), ODD, ("bias", "mask")),

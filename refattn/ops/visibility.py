@@ -23,7 +23,10 @@ ALIGNS = (None, "top_left", "bottom_right")
 
 @dataclass(frozen=True)
 class Visibility:
-    """Every array broadcasts to (..., n, m) of the scores: per query (..., n, 1), per key (..., 1, m), or both."""
+    """Every array broadcasts to (..., n, m) of the scores: per query (..., n, 1), per key (..., 1, m), or both.
+
+    diagonal: the positions are i + diagonal and j, so that a kernel need not look at them; None: they were given.
+    """
 
     causal: bool
     q_positions: Array | None = None
@@ -32,6 +35,7 @@ class Visibility:
     q_segments: Array | None = None
     k_segments: Array | None = None
     key_valid: Array | None = None
+    diagonal: int | None = None
 
     def rows(self, at: slice) -> Array | None:
         """see (..., rows, m) of the queries in `at`, each axis possibly of size 1; None if all see everything."""
@@ -72,6 +76,7 @@ def from_inputs(heads: HeadMap, inputs: Any, causal: bool, offset: int) -> Visib
         None if segments is None else heads.per_item(segments, -2),
         None if segments is None else heads.per_item(others, -1),
         None if inputs.key_valid is None else heads.per_item(inputs.key_valid, -1),
+        offset if causal and inputs.q_positions is None else None,
     )
 
 

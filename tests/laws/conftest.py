@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from laws.bounds import case as make_case
 from laws.cases import CASES
-from refattn import rng, tree
+from laws.stand_in import computing_in
+from refattn import load, rng, tree
+from refattn.backends.numpy_backend import kernels
+from refattn.backends.tile_engine import Engine
 
 MADE = {}
+# Laws on values: they hold for the generic texts and for the tile engine, here with many tiles in the shortest sequence.
+ON_VALUES = {"batch", "bug_reports", "causal", "definition", "determinism", "dtypes", "edges", "layouts", "permutation",
+             "rows_sum", "vjp"}
+SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
 
 
 def pytest_generate_tests(metafunc):
     chosen = {name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[0]}
     if "variant" in metafunc.fixturenames and "variant" not in chosen:
         metafunc.parametrize(("row", "variant"), CASES)
+    if metafunc.module.__name__.rpartition("test_")[2] in ON_VALUES:
+        metafunc.parametrize("numpy_as", ["generic", "tiles"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def numpy_as(request):
+    """NumPy arrays with the generic texts alone, or with the tile engine."""
+    table = kernels(SMALL) if getattr(request, "param", "generic") == "tiles" else {}
+    with computing_in(replace(load("numpy"), kernels=table)):
+        yield
 
 
 def drawn(row, variant, seed):

@@ -10,12 +10,14 @@ import pytest
 from laws.bounds import case as make
 from laws.bounds import outside
 from laws.cases import ALL
+from laws.conftest import SMALL
 from laws.overrides import RIGHT, WRONG
 from laws.stand_in import computing_in
 from refattn import load
+from refattn.backends.numpy_backend import kernels
 from refattn.kernels import GENERIC
 
-OWN = load("numpy").kernels
+OWN = kernels(SMALL)
 CHECKED = [
     pytest.param(name, kernel, id=f"{who}-{name}")
     for who, table in (("test", RIGHT), ("numpy", OWN))
