@@ -9,15 +9,32 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import tile_engine
+from refattn.backends import by_head, tile_engine
 from refattn.backends.tile_engine import Engine
+from refattn.kernels import text
 
 HALF = ("float16", "bfloat16")
 
 
-def kernels(engine: Engine) -> dict[str, Callable[..., Any]]:
-    """The overrides, by the names of the generic texts."""
-    return {"attend": engine.attend, "attend_vjp": engine.attend_vjp}
+ENGINE = Engine()
+
+
+def kernels(engine: Engine = ENGINE, pairs: int = 2**14) -> dict[str, Callable[..., Any]]:
+    """The overrides, by the names of the generic texts: what the engine leaves, and heads of `pairs` pairs, go by head."""
+
+    def attend(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
+        out = engine.attend(q, k, v, *others, **options)
+        if out is NotImplemented and by_head.apart(q, k, v, pairs):
+            return by_head.attend(text("attend"), q, k, v, *others, **options)
+        return out
+
+    def attend_vjp(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
+        out = engine.attend_vjp(q, k, v, *others, **options)
+        if out is NotImplemented and by_head.apart(q, k, v, pairs):
+            return by_head.attend_vjp(text("attend_vjp"), q, k, v, *others, **options)
+        return out
+
+    return {"attend": attend, "attend_vjp": attend_vjp}
 
 
 @dataclass(frozen=True)
@@ -26,7 +43,7 @@ class NumpyBackend:
 
     name: str = "numpy"
     xp: Any = xp
-    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels(Engine()))
+    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
     warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup,)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from refattn import threads
 from refattn.backends import tile_lists
+from refattn.backends.by_head import apart, sharing, within
 from refattn.backends.tile_lists import Tiles
 
 Array = Any
@@ -93,15 +94,12 @@ class Engine:
         return dqs[0], dk, dv, None, None
 
     def _takes(self, q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Any, scores: Any) -> bool:
-        pairs = q.shape[-2] * k.shape[-2]
         return (
             os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
-            and pairs >= self.short
+            and apart(q, k, v, self.short)
             and q.dtype.name in ("float32", "float64")
             and all(x is None for x in (sink, keep, scores.softcap, scores.bias, see.q_segments))
             and (see.diagonal is not None or not see.causal)
-            and k.shape[:-2] == v.shape[:-2]
-            and np.broadcast_shapes(q.shape[:-2], k.shape[:-2]) == q.shape[:-2]
         )
 
     def _tiles(self, see: Any, n: int, m: int, rows: int) -> Tiles:
@@ -119,14 +117,11 @@ class Heads:
         self.tiles, self.all_seen = tiles, bool(tiles.seen(k.shape[-2], NONE).all())
         self.q, self.k, self.v = strided(q), strided(k), strided(v)
         self.see = _mask(see, (*q.shape[:-1], k.shape[-2]))
-        self.all = list(np.ndindex(*q.shape[:-2]))
-        self.shared: dict[Index, list[Index]] = {}
-        for at in self.all:
-            self.shared.setdefault(_within(at, k.shape[:-2]), []).append(at)
+        self.all, self.shared = list(np.ndindex(*q.shape[:-2])), sharing(q, k)
 
     def head(self, at: Index) -> tuple[Array, ...]:
         """q, k, v and the further mask of one query head; keys and values that nobody sees are 0 if they are not finite."""
-        key = _within(at, self.k.shape[:-2])
+        key = within(at, self.k.shape[:-2])
         q, k, v = self.q[at], self.k[key], self.v[key]
         see = NONE if self.see is None else self.see[at]
         if (see is not NONE or not self.all_seen) and not (np.isfinite(k).all() and np.isfinite(v).all()):
@@ -150,11 +145,6 @@ def _mask(see: Any, shape: Index) -> Array | None:
 
 def _whole(x: Array, m: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(x, (*x.shape[:-1], m)))
-
-
-def _within(at: Index, shape: Index) -> Index:
-    """The index into an array whose leading axes broadcast."""
-    return tuple(0 if size == 1 else i for i, size in zip(at[len(at) - len(shape):], shape, strict=True))
 
 
 def strided(x: Array) -> Array:

@@ -14,6 +14,12 @@ GENERIC: dict[str, Callable[..., Any]] = {}
 """Every overridable function by name; ``__wrapped__`` is its generic text, which the override laws compare with."""
 
 
+def text(name: str) -> Callable[..., Any]:
+    """The generic text of a kernel, whatever a backend has in its place."""
+    generic: Any = GENERIC[name]
+    return cast(Callable[..., Any], generic.__wrapped__)
+
+
 def kernel(name: str) -> Callable[[F], F]:
     """Mark a generic text as overridable: a backend whose table has `name` runs its own function instead.
 

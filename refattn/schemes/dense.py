@@ -219,10 +219,10 @@ class Dense:
         dlse = None if dlse is None else heads.split(dlse[..., None])
         grads = attend_vjp(q, k, v, sink, keep, see, scores, o, lse, do, dlse, keep_rate=self.keep_rate, block=block)
         dq, dk, dv, dbias, dsink = grads
+        dk, dv = heads.collect(dk), heads.collect(dv)
         if self.empty == "mean" and k.shape[-2]:
             spread = xp.sum(xp.where(lse == -math.inf, do, 0.0), axis=-2, keepdims=True) / k.shape[-2]
-            dv = dv + spread
-        dk, dv = heads.collect(dk), heads.collect(dv)
+            dv = dv + heads.collect(spread)
         dbias = None if inputs.bias is None else xp.reshape(heads.join(dbias), inputs.bias.shape)
         if sink is not None and inputs.sink is not None:
             dsink = xp.reshape(unbroadcast(dsink, sink.shape), inputs.sink.shape)
@@ -320,7 +320,10 @@ def _rows(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, 
 def attend_vjp(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Visibility, scores: Scores,
                o: Array, lse: Array, do: Array, dlse: Array | None, *, keep_rate: float | None, block: int | None
                ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """dq, dk, dv, dbias (in the shape of scores.bias), dsink (to be summed); dk and dv are accumulated block by block."""
+    """dq, dk, dv, dbias (in the shape of scores.bias), dsink (to be summed); dk and dv are accumulated block by block.
+
+    dk and dv have the leading axes of q, to be summed over those that k has not, or are summed already and have k's.
+    """
     xp = of(q, k, v, do).xp
     one_row = scores.bias is None or scores.bias.shape[-2] == 1  # of bias for all queries: its gradient is a sum over blocks
     dqs, dbiases, dk, dv, dbias, dsink = [], [], None, None, None, None

@@ -45,7 +45,7 @@ def engine(**options: Any) -> Iterator[list[str]]:
 
         return call
 
-    table = {name: noted(name, kernel) for name, kernel in kernels(Engine(**{"short": 0, **options})).items()}
+    table = {name: noted(name, kernel) for name, kernel in kernels(Engine(**{"short": 0, **options}), pairs=10**9).items()}
     with computing_in(replace(load("numpy"), kernels=table)):
         yield ran
 

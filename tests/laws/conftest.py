@@ -31,8 +31,8 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def numpy_as(request):
-    """NumPy arrays with the generic texts alone, or with the tile engine."""
-    table = kernels(SMALL) if getattr(request, "param", "generic") == "tiles" else {}
+    """NumPy arrays with the generic texts alone, or with the tile engine and, for what it leaves, head by head."""
+    table = kernels(SMALL, pairs=0) if getattr(request, "param", "generic") == "tiles" else {}
     with computing_in(replace(load("numpy"), kernels=table)):
         yield
 
