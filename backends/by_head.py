@@ -33,11 +33,8 @@ def sharing(q: Array, k: Array) -> dict[Index, list[Index]]:
 
 def apart(q: Array, k: Array, v: Array, pairs: int) -> bool:
     """Whether heads can be taken one by one, and have so many pairs that this pays."""
-    return (
-        q.shape[-2] * k.shape[-2] >= pairs
-        and k.shape[:-2] == v.shape[:-2]
-        and np.broadcast_shapes(q.shape[:-2], k.shape[:-2]) == q.shape[:-2]
-    )
+    shares = k.shape[:-2] == v.shape[:-2] and np.broadcast_shapes(q.shape[:-2], k.shape[:-2]) == q.shape[:-2]
+    return bool(shares and q.shape[-2] * k.shape[-2] >= pairs)
 
 
 def part(x: Array | None, at: Index) -> Array | None:
