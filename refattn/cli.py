@@ -1,4 +1,4 @@
-"""The command ``refattn``: list and show schemes, price them, check a kernel against one, verify claims.
+"""The command ``refattn``: list and show schemes, price them, check a kernel against one, verify claims, time them.
 
 Exit status: 0 done, or the kernel conforms; 1 it does not; 2 usage; 3 nothing could be judged. Results go to standard
 output, progress and errors to standard error.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import refattn
-from refattn import cli_check, cli_vectors
+from refattn import cli_bench, cli_check, cli_vectors
 from refattn.arguments import DTYPES, scheme_argument, size, width
 from refattn.catalogue import scheme
 from refattn.errors import RefattnError
@@ -31,6 +31,7 @@ examples:
   refattn check kernel.py:attention --scheme "Dense(causal=True)" --rows 32 --n 10**6
   refattn vectors export vectors
   refattn verify growth
+  refattn bench --n 1024 --dtype float32
 """
 _PLAIN = {"×": "x", "−": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...", "·": ".", "∞": "inf", "√": "sqrt"}
 _PLAIN |= {"■": "#", "█": "#"}
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"refattn {refattn.__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="{list,show,cost,check,vectors,verify}")
+    commands = parser.add_subparsers(dest="command", metavar="{list,show,cost,check,vectors,verify,bench}")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, **more: Any) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False, **more)
@@ -106,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
         command("check", cli_check.run, "judge a kernel against a scheme", epilog=cli_check.EPILOG, formatter_class=raw)
     )
     cli_vectors.options(command("vectors", cli_vectors.check, "write golden vectors, or judge results against them"))
+    cli_bench.options(command("bench", cli_bench.run, "time schemes beside other people's code", epilog=cli_bench.EPILOG,
+                              formatter_class=raw))
     _verify_options(command("verify", _verify, "put a claim about schemes to the test, or list the claims"))
     return parser
 

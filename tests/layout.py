@@ -14,8 +14,8 @@ FLOORS = (
     {"schemes"},
     {"layers"},
     {"catalogue", "expression", "verify"},
-    {"testing", "draw"},
-    {"cli", "cli_check", "cli_vectors", "arguments", "__main__", ""},
+    {"testing", "draw", "bench"},
+    {"cli", "cli_bench", "cli_check", "cli_vectors", "arguments", "__main__", ""},
 )
 
 

@@ -58,7 +58,10 @@ class HeadMap:
 
     def collect(self, dx: Array) -> Array:
         """The adjoint of ``share`` under broadcasting: the sum over the query heads of each key head."""
-        return dx if self.kv is None else of(dx).xp.sum(dx, axis=self.axis)
+        if self.kv is None:
+            return dx
+        xp = of(dx).xp
+        return xp.squeeze(dx, axis=self.axis) if dx.shape[self.axis] == 1 else xp.sum(dx, axis=self.axis)
 
     def per_item(self, x: Array, axis: int) -> Array:
         """A (..., n) array that all heads share, ready to broadcast: (..., 1, 1, n, 1) for axis −2, (…, 1, n) for −1."""

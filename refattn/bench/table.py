@@ -1,0 +1,54 @@
+"""The results of a run as text, and whether it keeps what it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def table(found: dict[str, Any]) -> str:
+    """Lines for a terminal, which are also a Markdown table."""
+    m = found["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
+    out = [f"{m['processor']}, {m['cores']} cores; Python {m['python']}, {versions}; {', '.join(m['blas'])}",
+           "Processor time on one thread, medians taken in turn; b = 1, h = 8, d = 64; useful FLOPs.", ""]
+    head = ("scheme", "dtype", "n", "work", "who", "ms", "GFLOP/s", "/ torch SDPA", "of GEMM rate", "must", "goal")
+    rows = [_row(row) for row in found["rows"]]
+    out += _lines(head, rows)
+    if found["processes"]:
+        out += ["", *_lines(("whole process", "measured", "must", "goal"), [_process(row) for row in found["processes"]])]
+    if found["absent"]:
+        out += ["", f"not installed, not measured: {', '.join(found['absent'])}"]
+    if found["busy"]:
+        out += ["", f"Nothing can be concluded: the machine is busy ({found['busy']})."]
+    return "\n".join(out)
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    ratios = [f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "" for name in ("torch SDPA", "GEMM rate")]
+    return (row["scheme"], row["dtype"], str(row["n"]), row["work"], row["who"], f"{row['ms']:.2f}", f"{row['gflops']:.0f}",
+            *ratios, _bounds(row["targets"], "must"), _bounds(row["targets"], "goal"))
+
+
+def _process(row: dict[str, Any]) -> tuple[str, ...]:
+    if row["ratio"] is None:
+        return row["what"], "not measurable here", "", ""
+    return row["what"], f"{row['ratio']:.2f}", _bounds([row], "must"), _bounds([row], "goal")
+
+
+def _bounds(targets: list[dict[str, Any]], which: str) -> str:
+    return ", ".join(f"{'≤' if t['upper'] else '≥'} {t[which]:.2f} {'yes' if t[f'{which} met'] else 'NO'}" for t in targets)
+
+
+def _lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    marks = tuple("-" * w for w in widths)
+    return ["| " + " | ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)) + " |" for row in (head, marks, *rows)]
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    """What must be and is not, in words."""
+    rows = [(f"{r['who']}, {r['scheme']} {r['dtype']} n={r['n']}, {r['work']}, {t['against']}", t)
+            for r in found["rows"] for t in r["targets"]]
+    rows += [(r["what"], r) for r in found["processes"] if r["ratio"] is not None]
+    return [f"{what}: {t['ratio']:.2f}, must be {'≤' if t['upper'] else '≥'} {t['must']:.2f}" for what, t in rows
+            if not t["must met"]]

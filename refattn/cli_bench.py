@@ -1,0 +1,65 @@
+"""The command ``refattn bench``: schemes timed beside other people's code, as ratios within one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from refattn.arguments import size
+from refattn.errors import UsageError
+
+EPILOG = """\
+Processor time on one thread, the functions called in turn, medians; ratios to torch's attention and to the rate of matrix
+products of the same shapes hold within one run. A tenth is granted to every bound.
+
+exit status: 0 every bound that must hold does, 1 some do not, 2 usage, 3 the machine is too busy to conclude anything
+"""
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--scheme", metavar="NAMES", default="dense,causal", help="among dense, causal (default: both)")
+    p.add_argument("--dtype", metavar="NAMES", default="float32,float64", help="among float32, float64 (default: both)")
+    p.add_argument("--n", metavar="LENGTHS", type=_lengths, default=(512, 2048), help="lengths (default 512,2048)")
+    p.add_argument("--with", dest="who", metavar="NAMES", help="who takes part (default: everyone who is installed)")
+    p.add_argument("--repeats", type=size, default=15, help="calls of each (default 15)")
+    p.add_argument("--no-processes", action="store_true", help="leave out imports, first calls, memory and threads")
+    p.add_argument("--json", metavar="FILE", type=Path, help="write everything as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from refattn.bench import bench
+    from refattn.bench.contenders import CONTENDERS
+    from refattn.bench.run import DTYPES, SCHEMES
+    from refattn.bench.table import missed, table
+
+    if args.repeats < 1:
+        raise UsageError(f"--repeats {args.repeats}: give at least one call")
+    chosen = (_among("--scheme", args.scheme, SCHEMES), _among("--dtype", args.dtype, DTYPES))
+    who = list(CONTENDERS) if args.who is None else _among("--with", args.who, CONTENDERS)
+    found = bench(*chosen, args.n, who, args.repeats, not args.no_processes, lambda text: print(text, file=sys.stderr))
+    print(table(found))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lacking = missed(found)
+    if found["busy"]:
+        return 3
+    print("", *(f"missed: {line}" for line in lacking), sep="\n")
+    return 1 if lacking else 0
+
+
+def _lengths(text: str) -> list[int]:
+    found = [size(x.strip()) for x in text.split(",")]
+    if min(found) < 64:
+        raise argparse.ArgumentTypeError(f"{text}: give lengths from 64 on")
+    return found
+
+
+def _among(option: str, given: str, known: Iterable[str]) -> list[str]:
+    names, there = [x.strip() for x in given.split(",")], list(known)
+    for name in names:
+        if name not in there:
+            raise UsageError(f"{option} {given}: there is no {name!r} among {', '.join(there)}")
+    return names
