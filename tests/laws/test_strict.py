@@ -29,3 +29,17 @@ def test_two_libraries_in_one_call_are_refused_and_both_named(row, variant, inpu
     mixed = inputs._replace(**{inputs._fields[1]: there(inputs[1])})
     with pytest.raises(refattn.LibraryError, match=r"numpy.*array_api_strict"):
         variant.scheme.forward(*mixed)
+
+
+def test_nothing_waits_for_the_device(row, variant, inputs, cotangents, strict, monkeypatch):
+    """No truth value, number or host copy is made of an array that a text computes: each would stop a GPU's queue."""
+    there, _ = strict
+    moved = there(inputs)
+    do, others = cotangents(variant.scheme, variant.scheme.forward(*inputs)[1])
+    do, others = there(do), {name: there(x) for name, x in others.items()}
+    asked = []
+    for name in ("__bool__", "__int__", "__float__", "__complex__", "__index__", "to_device", "__dlpack__"):
+        monkeypatch.setattr(type(do), name, lambda *_, name=name, **__: asked.append(name) or 1)
+    _, saved = variant.scheme.forward(*moved, block=3)
+    variant.scheme.vjp(saved, do, **others, block=3)
+    assert asked == []

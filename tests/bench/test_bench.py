@@ -1,0 +1,120 @@
+"""``refattn bench``: who takes part, what is reported and concluded, and what is refused. No test looks at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layout import ROOT
+from refattn.bench import bench, run
+from refattn.bench.contenders import CONTENDERS, generic, numba, problem
+from refattn.bench.measure import interleaved
+from refattn.bench.table import missed, table
+from refattn.bench.targets import Target
+from refattn.cli import main
+
+OURS = ("numba", "generic", "GEMM rate")
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "busy", lambda: None)
+
+
+def test_the_report_has_every_scheme_dtype_length_work_and_contender(quiet: None) -> None:
+    found = bench(lengths=(64, 130), who=OURS, repeats=2, processes=False)
+    rows = {(r["scheme"], r["dtype"], r["n"], r["work"], r["who"]) for r in found["rows"]}
+    assert len(rows) == len(found["rows"]) == 2 * 2 * 2 * 2 * 3
+    assert all(r["calls"] == 2 and r["low"] <= r["ms"] <= r["high"] and r["gflops"] > 0 for r in found["rows"])
+    held = {(r["scheme"], r["dtype"]) for r in found["rows"] if r["targets"]}
+    assert held == {("dense", "float32")}, "without torch only the share of the GEMM rate is known"
+    assert json.loads(json.dumps(found)) == found
+    text = table(found)
+    assert text.count("GEMM rate") >= 16
+    assert found["machine"]["processor"] in text
+
+
+@pytest.mark.parametrize("name", ["dense", "causal"])
+def test_ours_compute_the_same(name: str) -> None:
+    p = problem(name, 80, "float64", heads=2, d=8)
+    (_, one), (_, other) = (who(p) for who in (numba, generic))
+    assert one is not None
+    assert other is not None
+    for a, b in zip(one()[:3], other()[:3], strict=True):  # type: ignore[index]
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_functions_are_called_in_turn_each_as_often() -> None:
+    called: list[str] = []
+    timings = interleaved({name: lambda name=name: called.append(name) for name in "abc"}, 4)  # type: ignore[misc]
+    assert "".join(called) == "abc" + "abc" + "bca" + "cab" + "abc"
+    assert [t.calls for t in timings.values()] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("target", "ratio", "met"), [
+    (Target(1.0, 0.8), 1.09, True), (Target(1.0, 0.8), 1.11, False),
+    (Target(0.65, 0.8, upper=False), 0.60, True), (Target(0.65, 0.8, upper=False), 0.58, False),
+])  # fmt: skip
+def test_a_tenth_is_granted(target: Target, ratio: float, met: bool) -> None:
+    assert target.met(ratio, target.must) is met
+
+
+def test_what_is_missed_is_said_and_a_busy_machine_concludes_nothing(
+    quiet: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["bench", "--scheme", "dense", "--dtype", "float32", "--n", "64", "--with", "numba, GEMM rate", "--repeats", "1",
+             "--no-processes", "--json", str(tmp_path / "found.json")]
+    for must, status in ((1e-9, 0), (1e9, 1)):
+        monkeypatch.setattr(run, "TARGETS", {k: Target(must, 1.0, upper=False) for k in run.TARGETS})
+        assert main(words) == status
+        assert capsys.readouterr().out.count("\nmissed: numba, dense float32 n=64, ") == 2 * status
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(missed(found)) == 2
+    monkeypatch.setattr(run, "busy", lambda: "load 9.0 on 2 cores")
+    assert main(words) == 3
+    out = capsys.readouterr().out
+    assert "Nothing can be concluded: the machine is busy (load 9.0 on 2 cores)." in out
+    assert "missed" not in out
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--n", "63"], "lengths from 64 on"), (["--n", "many"], "'many' is no size"), (["--repeats", "0"], "one call"),
+    (["--scheme", "sparse"], "'sparse' among dense"), (["--dtype", "float16"], "among float32, float64"),
+    (["--with", "me"], "among numba, generic"),
+])  # fmt: skip
+def test_what_can_not_be_done_is_one_message(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_other_peoples_code_is_only_loaded_to_take_part() -> None:
+    code = "import sys, refattn.bench; print({'torch', 'jax', 'numba', 'scipy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", ["dense", "causal"])
+def test_everyone_computes_the_same(name: str) -> None:
+    p = problem(name, 96, "float32", heads=2, d=16)
+    want = numba(p)[0]()[0]  # type: ignore[index]
+    for who, (_, make) in CONTENDERS.items():
+        pair: Any = make(p)
+        if who == "GEMM rate" or pair is None:
+            continue
+        o = pair[0]()
+        o = np.asarray(o[0] if isinstance(o, tuple) else o)
+        np.testing.assert_allclose(o if o.shape == want.shape else o.transpose(0, 2, 1, 3), want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gpu_script_runs_dry() -> None:
+    done = subprocess.run([sys.executable, "benchmarks/gpu.py", "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("outside of their bounds: none\n")
