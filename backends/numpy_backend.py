@@ -1,7 +1,8 @@
-"""NumPy: the namespace, and which generic kernels are replaced (none yet)."""
+"""NumPy: the namespace, and which generic kernels are replaced."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +13,18 @@ import numpy as np
 HALF = ("float16", "bfloat16")
 
 
+def erf(x: Any) -> Any:
+    """SciPy's, which loads when it is first used."""
+    return importlib.import_module("scipy.special").erf(x)
+
+
 @dataclass(frozen=True)
 class NumpyBackend:
     """Arrays in host memory; half precision is computed in float32."""
 
     name: str = "numpy"
     xp: Any = xp
-    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: {"erf": erf})
     block: int | None = 256
 
     def lift(self, x: Any, like: Any = None) -> Any:

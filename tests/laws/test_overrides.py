@@ -15,7 +15,7 @@ from laws.stand_in import computing_in
 from refattn import load
 from refattn.kernels import GENERIC
 
-OWN = load("numpy").kernels
+OWN = {name: kernel for name, kernel in load("numpy").kernels.items() if name in RIGHT}  # words: tests/ops/test_erf.py
 CHECKED = [
     pytest.param(name, kernel, id=f"{who}-{name}")
     for who, table in (("test", RIGHT), ("numpy", OWN))
