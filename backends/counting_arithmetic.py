@@ -119,6 +119,8 @@ _POSITION = _reduction("compares", INT, empty=False)
 def searchsorted(r: Any, x1: Any, x2: Any, side: str = "left", sorter: Any = None) -> Counted:
     """⌈log₂(n + 1)⌉ comparisons for each place that is looked for among n."""
     x, wanted = r.lift(x1), r.lift(x2)
+    if x.ndim != 1:
+        raise ValueError(f"searchsorted in an array of shape {x.shape}: give one axis")
     out: Counted = r.new(wanted.shape, INT, reads=wanted.size)
     r.add("compares", wanted.size * x.size.bit_length())
     return out
