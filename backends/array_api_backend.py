@@ -1,4 +1,4 @@
-"""Any library that speaks the array API standard (torch, jax, array_api_strict, …): the generic path, no kernels."""
+"""Any library that speaks the array API standard (torch, jax, array_api_strict, …): the generic path."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def _namespace(library: str) -> Any:
     if array_api_compat.is_torch_namespace(sys.modules[library]):
         return importlib.import_module("array_api_compat.torch")
     return sys.modules[library]
+
+
+def _kernels(library: str) -> dict[str, Callable[..., Any]]:
+    """The words beyond the standard that the library has itself, and differentiates."""
+    homes = {"torch": "torch.special", "jax": "jax.scipy.special"}
+    return {"erf": importlib.import_module(homes[library]).erf} if library in homes else {}
 
 
 @dataclass(frozen=True)
@@ -64,4 +70,4 @@ class ArrayApiBackend:
 
 def backend(library: str) -> ArrayApiBackend:
     """The backend of an imported array API library, by the name of its root module."""
-    return ArrayApiBackend(library, _namespace(library), _stop_gradient(library))
+    return ArrayApiBackend(library, _namespace(library), _stop_gradient(library), _kernels(library))

@@ -116,6 +116,16 @@ def _position(r: Any, x: Any, axis: int | None = None, keepdims: bool = False) -
 _POSITION = _reduction("compares", INT, empty=False)
 
 
+def searchsorted(r: Any, x1: Any, x2: Any, side: str = "left", sorter: Any = None) -> Counted:
+    """⌈log₂(n + 1)⌉ comparisons for each place that is looked for among n."""
+    x, wanted = r.lift(x1), r.lift(x2)
+    if x.ndim != 1:
+        raise ValueError(f"searchsorted in an array of shape {x.shape}: give one axis")
+    out: Counted = r.new(wanted.shape, INT, reads=wanted.size)
+    r.add("compares", wanted.size * x.size.bit_length())
+    return out
+
+
 def _order(result: Any) -> Callable[..., Counted]:
     """sort, argsort: n⌈log₂ n⌉ comparisons for each line of n."""
 
@@ -129,6 +139,14 @@ def _order(result: Any) -> Callable[..., Counted]:
     return rule
 
 
+def erf(x: Counted) -> Counted:
+    """One exponential for each element, as in the generic text."""
+    out: Counted = _ERF(x.reading, x)
+    return out
+
+
+_ERF = _elementwise("exps", FLOAT)
+KERNELS: dict[str, Callable[..., Any]] = {"erf": erf}
 _COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or")
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("add", "subtract", "multiply", "negative", "abs", "square"), _elementwise("flops")),
@@ -145,4 +163,5 @@ RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("any", "all"), _reduction("compares", BOOL)),
     **dict.fromkeys(("argmax", "argmin"), _position),
     **{"sort": _order(None), "argsort": _order(INT)},
+    "searchsorted": searchsorted,
 }

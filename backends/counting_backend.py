@@ -55,7 +55,7 @@ class Counting:
     """A reading and its tally. ``block`` is what AUTO stands for: the 256 rows of a run on values, None for all rows."""
 
     name = "counting"
-    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType(counting_arithmetic.KERNELS)
 
     def __init__(self, block: int | None = 256) -> None:
         self.block = block

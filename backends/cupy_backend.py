@@ -1,4 +1,4 @@
-"""CuPy: the namespace, and which generic kernels have CUDA versions (none yet).
+"""CuPy: the namespace, and which generic kernels are replaced.
 
 This module imports without CuPy and without a GPU; ``backend()`` raises one ``BackendUnavailable`` if either is missing.
 """
@@ -44,6 +44,11 @@ class CupyBackend:
         return x
 
 
+def erf(x: Any) -> Any:
+    """CuPy's, which compiles when it is first used."""
+    return importlib.import_module("cupyx.scipy.special").erf(x)
+
+
 def backend() -> CupyBackend:
     """The CuPy backend, once CuPy is installed and sees a device.
 
@@ -61,4 +66,4 @@ def backend() -> CupyBackend:
             f"CuPy {cupy.__version__} is installed but sees no CUDA device: it needs an NVIDIA GPU and its driver "
             "(the CUDA libraries come with 'cupy-cuda13x[ctk]'); the same call runs on NumPy arrays"
         )
-    return CupyBackend(cupy, importlib.import_module("array_api_compat.cupy"))
+    return CupyBackend(cupy, importlib.import_module("array_api_compat.cupy"), kernels={"erf": erf})

@@ -159,6 +159,12 @@ def argsort(r: Any, x: Any, axis: int = -1, descending: bool = False, stable: bo
     return Ball(r, order)
 
 
+def searchsorted(r: Any, x1: Any, x2: Any, side: str = "left", sorter: Any = None) -> Ball:
+    """Places of integers among sorted integers."""
+    places: Any = np.searchsorted
+    return Ball(r, places(_discrete(r, x1), _discrete(r, x2), side=side))
+
+
 def _position(descending: bool) -> Callable[..., Ball]:
     """argmax, argmin along one axis."""
     beats = "descends" if descending else "ascends"
@@ -189,6 +195,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "min": _reduced("min", arb.min),
     "sort": sort,
     "argsort": argsort,
+    "searchsorted": searchsorted,
     "argmax": _position(descending=True),
     "argmin": _position(descending=False),
 }

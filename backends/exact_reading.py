@@ -14,7 +14,7 @@ from flint import arb
 from refattn.backend import using
 from refattn.errors import DtypeError, LibraryError, Undecided
 
-from . import exact_choices, exact_rules, exact_structure
+from . import exact_choices, exact_rules, exact_structure, exact_words
 from .exact_array import Ball, at, balls, each, is_real
 
 Array = Any
@@ -54,12 +54,6 @@ def _at(reading: Exact, rule: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def inverse_root(like: Ball, d: int) -> Ball:
-    """1/√d itself, not the float nearest to it."""
-    with at(like.reading.bits):
-        return Ball(like.reading, np.asarray(arb(d).rsqrt(), dtype=object))
-
-
 class Golden(NamedTuple):
     """Correctly rounded results.
 
@@ -78,7 +72,7 @@ class Exact:
 
     name = "exact"
     block = None  # one sum, not one for each block
-    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType({"inverse_root": inverse_root})
+    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType(exact_words.KERNELS)
 
     def __init__(self, bits: int) -> None:
         self.bits = bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,12 @@ from refattn.kernels import text
 HALF = ("float16", "bfloat16")
 
 
+def erf(x: Any) -> Any:
+    """SciPy's, which loads when it is first used."""
+    return importlib.import_module("scipy.special").erf(x)
+
+
+WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
 ENGINE = Engine()
 
 
@@ -34,7 +41,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14) -> dict[str, Callable[.
             return by_head.attend_vjp(text("attend_vjp"), q, k, v, *others, **options)
         return out
 
-    return {"attend": attend, "attend_vjp": attend_vjp}
+    return {**WORDS, "attend": attend, "attend_vjp": attend_vjp}
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ RULES: dict[str, Callable[..., Any]] = {
     **rounding_choices.RULES,
     **rounding_contractions.RULES,
 }
+KERNELS: dict[str, Callable[..., Any]] = {**rounding_elementwise.KERNELS, **rounding_contractions.KERNELS}
 _CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None}
 _DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "int64", "int32")} | {"bool": np.dtype(bool)}
 
@@ -70,7 +71,7 @@ class Rounding:
 
     name = "rounding"
     block = None  # a blocked text describes one order of summation, and its bound would be too narrow for others
-    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType({name: _quiet(k) for name, k in KERNELS.items()})
 
     def __init__(self, precision: Precision) -> None:
         self.precision = precision

@@ -198,6 +198,15 @@ def argsort(r: Any, x: Any, axis: int = -1, descending: bool = False, stable: bo
     return Rounded(r, order)
 
 
+def searchsorted(r: Any, x1: Any, x2: Any, side: str = "left", sorter: Any = None) -> Rounded:
+    """Places among sorted numbers, both given: what has an error has no certain place."""
+    x1, x2 = r.lift(x1), r.lift(x2)
+    if x1.error is not None or x2.error is not None:
+        raise TypeError("the rounding reading searches given numbers alone: compare computed ones instead")
+    places: Any = np.searchsorted
+    return Rounded(r, places(x1.value, x2.value, side=side))
+
+
 def _position(name: str, sign: float) -> Callable[..., Rounded]:
     """argmax, argmin along one axis; undecided where another entry may come first."""
     function = getattr(np, name)
@@ -231,6 +240,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "min": _reduced_extremum("min"),
     "sort": sort,
     "argsort": argsort,
+    "searchsorted": searchsorted,
     "argmax": _position("argmax", 1.0),
     "argmin": _position("argmin", -1.0),
 }

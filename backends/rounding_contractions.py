@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .rounding_array import U64, Rounded, Variance, number, relabelled, step_variance, stored, total
+from .rounding_array import U64, Rounded, Variance, finite_only, number, relabelled, step_variance, stored, total
 from .rounding_elementwise import fits, whole
 
 Array = Any
@@ -219,4 +219,26 @@ def cumulative_sum(r: Any, x: Any, axis: int | None = None, dtype: Any = None, i
     return _from_accumulator(r, out)
 
 
+def sum_rows(x: Rounded, at: Rounded, size: int) -> Rounded:
+    """Σ of the rows x_t with at_t = v, for every v < size: any order of the rows that meet."""
+    r, p = x.reading, x.reading.precision
+
+    def add(part: Array) -> Array:
+        out = np.zeros((size, x.shape[-1]))
+        np.add.at(out, at.value, part)
+        return out
+
+    value = add(x.value)
+    steps = np.maximum(np.bincount(at.value, minlength=size)[:, None] - 1.0, 0.0)
+    reach = add(x.reach)
+    error = gamma(p, steps, 0.0) * reach + (3.0 * p.tiny_acc) * steps
+    error = finite_only(value, error if x.error is None else error + add(x.error))
+    parts = [None if part is None else _full(part, x) for part in x.variance]
+    alone = _accumulation(p, add(x.magnitude**2), value, steps)
+    alone = alone if parts[0] is None else alone + add(parts[0])
+    row, column = None if parts[1] is None else add(parts[1]), None if parts[2] is None else add(np.sqrt(parts[2])) ** 2
+    return _from_accumulator(r, Rounded(r, value, error, Variance(alone, row, column)))
+
+
+KERNELS: dict[str, Callable[..., Any]] = {"sum_rows": sum_rows}
 RULES: dict[str, Callable[..., Any]] = {"matmul": matmul, "sum": sum_, "cumulative_sum": cumulative_sum}

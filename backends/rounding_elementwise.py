@@ -6,6 +6,7 @@ value's own float64 error (2⁻⁵³) is counted with the kernel's.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ from .rounding_array import (
 )
 
 Array = Any
+STEEPEST = 2.0 / math.sqrt(math.pi)
 CERTAIN_BITS = 32  # a longer constant was computed: two correct float64 programs may differ in its last bit
 
 
@@ -178,6 +180,22 @@ def tanh(r: Any, x: Any) -> Rounded:
     return Rounded(r, value, error, variance)
 
 
+def erf(x: Rounded) -> Rounded:
+    """|erf'| ≤ 2/√π, and kernels that form it from exp are good to a few u of 1: Precision.tanh says how many."""
+    r, p = x.reading, x.reading.precision
+    special = importlib.import_module("scipy.special")
+    value = special.erf(x.value)
+    error = np.full(value.shape, p.tanh * (p.u + U64))
+    if x.error is not None:
+        with np.errstate(all="ignore"):
+            wide = np.maximum(special.erf(x.value + x.error) - value, value - special.erf(x.value - x.error)) + 4 * U64
+            error = error + np.where(np.isnan(wide), 2.0, np.minimum(wide, STEEPEST * (1.0 + 1e-10) * x.error))
+    with np.errstate(under="ignore", over="ignore"):
+        slope = STEEPEST * np.exp(-(x.value * x.value))
+    variance = plus(scaled(x.variance, slope * slope), Variance(step_variance(np.abs(value), p.u)))
+    return Rounded(r, value, error, variance)
+
+
 def sqrt(r: Any, x: Any) -> Rounded:
     x = r.lift(x)
     value = np.sqrt(x.value)
@@ -220,3 +238,4 @@ RULES: dict[str, Callable[..., Any]] = {
     "negative": negative,
     "abs": absolute,
 }
+KERNELS: dict[str, Callable[..., Any]] = {"erf": erf}

@@ -21,6 +21,17 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Passes:
+    """forward, backward: Count of an operation's ``forward`` and ``vjp``; those of a chain of operations add."""
+
+    forward: Count
+    backward: Count
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
+
+@dataclass(frozen=True)
 class Cost:
     """forward, backward: Count of ``forward`` and of ``vjp``.
 

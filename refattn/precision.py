@@ -25,10 +25,11 @@ class Precision:
     u: elementwise arithmetic. acc: one step of an accumulation, 2⁻²³ where tensor cores may truncate. out: results as they
     are stored. operand: *computed* operands of a product (P, dS in tensor-core kernels); 0 for none. inputs: operands that
     were given are rounded too (tf32). tiny, tiny_acc, tiny_operand, tiny_out: the absolute errors of the same places.
-    exp, log, tanh, divide: errors of these functions in units of u; tanh absolute, since kernels build it from exp, and log
-    absolute below 1. argument: roundings of an exponent, exp2(x·log₂e) for exp(x). slack: roundings of a constant that may
-    be folded into either side of a sum or product. settle: roundings of a statistic that is kept to another base or
-    factor. constants: roundings of a constant that the format cannot hold. tile: the smallest key tile of an online softmax.
+    exp, log, tanh, divide: errors of these functions in units of u; tanh and erf absolute, since kernels build them from
+    exp, and log absolute below 1. argument: roundings of an exponent, exp2(x·log₂e) for exp(x). slack: roundings of a
+    constant that may be folded into either side of a sum or product. settle: roundings of a statistic that is kept to
+    another base or factor. constants: roundings of a constant that the format cannot hold. tile: the smallest key tile of
+    an online softmax.
     chain: promised by the kernel, terms are summed in groups of so many by a tree (tensor cores: 16), groups in any order.
     """
 

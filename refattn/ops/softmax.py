@@ -1,4 +1,6 @@
-"""Softmax statistics of a row of scores, safe where a row sees nothing.
+"""Softmax and its statistics of a row of scores, safe where a row sees nothing.
+
+    p_j = see_j exp(s_j) / Σ_i see_i exp(s_i)           (0 for a row that sees nothing)
 
     c = max_j s_j  (0 for a row that sees nothing)      e_j = exp(s_j − c)      z = Σ_j e_j      lse = c + log z
 
@@ -8,9 +10,14 @@ c is a gauge: any value gives the same weights, so it passes through ``constant`
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from refattn.backend import of
+from refattn.cost import Count, Passes
+from refattn.ops.base import axes
+from refattn.shapes import broadcasts, product, shape_of
 
 Array = Any
 
@@ -33,3 +40,49 @@ def weights(s: Array, see: Array | None, c: Array) -> Array:
     if see is None:
         return xp.exp(s - c)
     return xp.where(see, xp.exp(xp.where(see, s - c, 0.0)), 0.0)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """p = softmax(s) over the last axis, of what may be seen; raises ShapeError."""
+
+    class Inputs(NamedTuple):
+        s: Array  # (..., m)
+        see: Array | None = None  # bool, broadcasts to (..., m)
+
+    class Saved(NamedTuple):
+        inputs: Softmax.Inputs
+        p: Array  # (..., m)
+
+    kinds: ClassVar[Mapping[str, str]] = {"see": "bool"}
+
+    def forward(self, s: Array, see: Array | None = None) -> tuple[Array, Saved]:
+        """p, which the backward needs."""
+        inputs = self.Inputs(s, see)
+        check_see(inputs)
+        xp = of(s).xp
+        e = weights(s, see, row_max(s, see))
+        z = xp.sum(e, axis=-1, keepdims=True)
+        p = e / xp.where(z == 0.0, 1.0, z)
+        return p, self.Saved(inputs, p)
+
+    def vjp(self, saved: Saved, dy: Array) -> Inputs:
+        """ds = p ∘ (dp − Σ_j p_j dp_j)."""
+        p, see = saved.p, saved.inputs.see
+        xp = of(p, dy).xp
+        dp = dy if see is None else xp.where(see, dy, 0.0)
+        return self.Inputs(p * (dp - xp.sum(p * dp, axis=-1, keepdims=True)), None)
+
+    def cost(self, shapes: Inputs) -> Passes:
+        """One exponential for each score, forward; none backward."""
+        size = product(check_see(shapes))
+        return Passes(Count(0, size, size), Count(0, 0, size))
+
+
+def check_see(inputs: Any) -> tuple[int, ...]:
+    """The shape of the scores; ShapeError if `see` does not broadcast to it."""
+    axes(inputs, s="* m")
+    s = shape_of(inputs.s)
+    if inputs.see is not None:
+        broadcasts("see", shape_of(inputs.see), s, "..., m")
+    return s

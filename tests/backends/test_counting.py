@@ -65,6 +65,8 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         for keep in (False, True)
     ),
     *((name, (a(*s, kind=k),), {"axis": x}) for name in ORDERS for s in SHAPES[1:] for k in (F, I) for x in AXES),
+    *(("searchsorted", (a(n), a(*s)), {"side": side}) for n in (0, 4) for s in SHAPES[1:] for side in ("left", "right")),
+    ("searchsorted", (a(4, 3), a(3)), {}),
     *(("cumulative_sum", (a(*s, kind=k),), {"axis": -1}) for s in SHAPES[1:] for k in (F, I)),
     ("cumulative_sum", (a(4, 3),), {"axis": 0, "include_initial": True}),
     ("cumulative_sum", (a(4),), {}),

@@ -11,7 +11,7 @@ from laws.bounds import case as make_case
 from laws.cases import CASES
 from laws.stand_in import computing_in
 from refattn import load, rng, tree
-from refattn.backends.numpy_backend import kernels
+from refattn.backends.numpy_backend import WORDS, kernels
 from refattn.backends.tile_engine import Engine
 
 MADE = {}
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def numpy_as(request):
     """NumPy arrays with the generic texts alone, or with the tile engine and, for what it leaves, head by head."""
-    table = kernels(SMALL, pairs=0) if getattr(request, "param", "generic") == "tiles" else {}
+    table = kernels(SMALL, pairs=0) if getattr(request, "param", "generic") == "tiles" else WORDS
     with computing_in(replace(load("numpy"), kernels=table)):
         yield
 

@@ -5,18 +5,7 @@ The text that a fault replaces stands exactly once in its file; a change of that
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Fault(NamedTuple):
-    """law: file::test in tests/laws that must fail. mistake: what is wrong, in words. file: where, from the top level."""
-
-    law: str
-    mistake: str
-    file: str
-    old: str
-    new: str
-
+from laws.faults_operations import OPERATIONS, Fault
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
 HEADS, SOFTMAX, SCORES = "refattn/ops/heads.py", "refattn/ops/softmax.py", "refattn/ops/scores.py"
@@ -284,4 +273,4 @@ OF_TILES = [  # the same laws on the tile engine
           "gradients of shared keys are those of the last head", ENGINE,
           "                for at in heads.shared[key]:\n", "                for at in heads.shared[key][-1:]:\n"),
 ]
-FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OF_HEADS, *OF_TILES]
+FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OPERATIONS, *OF_HEADS, *OF_TILES]

@@ -17,7 +17,7 @@ from refattn import load
 from refattn.backends.numpy_backend import kernels
 from refattn.kernels import GENERIC
 
-OWN = kernels(SMALL, pairs=0)
+OWN = {name: x for name, x in kernels(SMALL, pairs=0).items() if name in RIGHT}  # words: tests/ops/test_erf.py
 CHECKED = [
     pytest.param(name, kernel, id=f"{who}-{name}")
     for who, table in (("test", RIGHT), ("numpy", OWN))
