@@ -150,7 +150,7 @@ KERNELS: dict[str, Callable[..., Any]] = {"erf": erf}
 _COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or")
 RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("add", "subtract", "multiply", "negative", "abs", "square"), _elementwise("flops")),
-    **dict.fromkeys(("divide", "log", "log1p", "tanh", "sqrt"), _elementwise("flops", FLOAT)),
+    **dict.fromkeys(("divide", "log", "log1p", "tanh", "sqrt", "cos", "sin"), _elementwise("flops", FLOAT)),
     "exp": _elementwise("exps", FLOAT),
     **dict.fromkeys((*_COMPARISONS, "logical_not"), _elementwise("compares", BOOL)),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_invert"), _elementwise("compares", whole=True)),

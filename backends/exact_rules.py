@@ -108,6 +108,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "log": _function(_log),
     "log1p": _function(lambda x: NOTHING if x == -1 else x.log1p()),
     "tanh": _function(arb.tanh),
+    "cos": _function(arb.cos),
+    "sin": _function(arb.sin),
     "sqrt": _function(_sqrt),
     "square": _kept(lambda x: x * x),
     "negative": _kept(np.negative),

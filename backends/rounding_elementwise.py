@@ -196,6 +196,21 @@ def erf(x: Rounded) -> Rounded:
     return Rounded(r, value, error, variance)
 
 
+def _circular(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Callable[[Any, Any], Rounded]:
+    """cos, sin: |derivative| ≤ 1, and like tanh they are good to a few u of 1, not of the result; what is given is exact."""
+
+    def rule(r: Any, x: Any) -> Rounded:
+        x, p = r.lift(x), r.precision
+        value = function(x.value)
+        error = np.full(value.shape, p.tanh * (p.u + U64))
+        if x.error is not None:
+            error = error + np.minimum(x.error + U64 * x.magnitude, 2.0)
+        passed = scaled(x.variance, slope(x.value) ** 2)
+        return Rounded(r, value, finite_only(value, error), plus(passed, Variance(step_variance(np.abs(value), p.u))))
+
+    return rule
+
+
 def sqrt(r: Any, x: Any) -> Rounded:
     x = r.lift(x)
     value = np.sqrt(x.value)
@@ -233,6 +248,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "log": log,
     "log1p": log1p,
     "tanh": tanh,
+    "cos": _circular(np.cos, np.sin),
+    "sin": _circular(np.sin, np.cos),
     "sqrt": sqrt,
     "square": square,
     "negative": negative,

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
         ShapeError,
         UsageError,
     )
+    from refattn.position.alibi import Alibi, alibi_slopes
+    from refattn.position.rope import Rope
+    from refattn.position.rotary_bias import RotaryBias
+    from refattn.position.shift import RelativeShift
+    from refattn.position.sinusoid import Sinusoid
+    from refattn.position.t5 import T5Bias
+    from refattn.position.toeplitz import ToeplitzBias
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
     from refattn.threads import get_threads, set_threads, warmup
@@ -31,6 +38,13 @@ _HOMES = {
     "refattn.cost": ("Cost", "Count"),
     "refattn.errors": ("BackendUnavailable", "DtypeError", "LibraryError", "OptionError", "RefattnError", "ShapeError",
                        "UsageError"),
+    "refattn.position.alibi": ("Alibi", "alibi_slopes"),
+    "refattn.position.rope": ("Rope",),
+    "refattn.position.rotary_bias": ("RotaryBias",),
+    "refattn.position.shift": ("RelativeShift",),
+    "refattn.position.sinusoid": ("Sinusoid",),
+    "refattn.position.t5": ("T5Bias",),
+    "refattn.position.toeplitz": ("ToeplitzBias",),
     "refattn.precision": ("PRESETS", "Precision"),
     "refattn.schemes.dense": ("Dense",),
     "refattn.threads": ("get_threads", "set_threads", "warmup"),
@@ -39,6 +53,7 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "PRESETS",
+    "Alibi",
     "BackendUnavailable",
     "Cost",
     "Count",
@@ -48,9 +63,16 @@ __all__ = [
     "OptionError",
     "Precision",
     "RefattnError",
+    "RelativeShift",
+    "Rope",
+    "RotaryBias",
     "ShapeError",
+    "Sinusoid",
+    "T5Bias",
+    "ToeplitzBias",
     "UsageError",
     "__version__",
+    "alibi_slopes",
     "get_threads",
     "load",
     "of",

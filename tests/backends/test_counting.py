@@ -32,7 +32,8 @@ LOGIC = ("logical_and", "logical_or", "bitwise_and", "bitwise_or")
 MATRICES = [s for s in SHAPES if len(s) > 1]
 FLAT = [(-1,), (12,), (3, 4), (2, 6), (0,), (), (1, 1)]
 KINDS = [(k, m) for k in (F, I, B) for m in (F, I, B)]
-ONE = ("exp", "log", "log1p", "tanh", "sqrt", "square", "negative", "abs", "isfinite", "isnan", "isinf")
+ONE = ("exp", "log", "log1p", "tanh", "cos", "sin", "sqrt", "square", "negative", "abs", "isfinite", "isnan",
+       "isinf")
 ORDERS = ("sort", "argsort")
 REDUCED = ("sum", "max", "min", "any", "all")
 

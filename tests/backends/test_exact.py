@@ -70,6 +70,19 @@ def tanh(x: Decimal) -> Decimal:
     return 1 - 2 / ((2 * x).exp() + 1)
 
 
+def circular(start: int) -> Callable[[Decimal], Decimal]:
+    """The series of cos (from x⁰ on) or sin (from x¹ on), which serves small numbers."""
+
+    def series(x: Decimal) -> Decimal:
+        term, out = x**start if start else Decimal(1), Decimal(0)
+        for k in range(start, 2 * DIGITS, 2):
+            out += term
+            term *= -x * x / ((k + 1) * (k + 2))
+        return out
+
+    return series
+
+
 def product(a: Array, b: Array) -> Array:
     return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
 
@@ -96,6 +109,8 @@ RULES: dict[str, tuple[Any, Callable[..., Any], Callable[..., Array]]] = {
     "log1p": (positive((50,)), lambda xp, a: xp.log1p(a), decimals(lambda x: (1 + x).ln())),
     "sqrt": (positive((50,)), lambda xp, a: xp.sqrt(a), decimals(Decimal.sqrt)),
     "tanh": (signed((50,)), lambda xp, a: xp.tanh(a), decimals(tanh)),
+    "cos": (signed((50,)), lambda xp, a: xp.cos(a), decimals(circular(0))),
+    "sin": (signed((50,)), lambda xp, a: xp.sin(a), decimals(circular(1))),
     "maximum": (signed((50,), (50,)), lambda xp, a, b: xp.maximum(a, b), np.maximum),
     "minimum": (signed((50,), (50,)), lambda xp, a, b: xp.minimum(a, b), np.minimum),
     "max": (signed((9, 7)), lambda xp, a: xp.max(a, axis=-1), lambda a: a.max(-1)),

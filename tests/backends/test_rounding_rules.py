@@ -119,6 +119,8 @@ ELEMENTWISE = {
     "log1p": Rule(positive((300,)), lambda xp, x: xp.log1p(x), lambda c, x: _log(c, x, np.log1p)),
     "tanh": Rule(
         signed((300,)), lambda xp, x: xp.tanh(x), lambda c, x: np.tanh(x) + c.push(x.shape) * Wide(c.p.tanh * c.p.u)),
+    "cos": Rule(signed((300,)), lambda xp, x: xp.cos(x), lambda c, x: np.cos(x) + c.push(x.shape) * Wide(c.p.tanh * c.p.u)),
+    "sin": Rule(signed((300,)), lambda xp, x: xp.sin(x), lambda c, x: np.sin(x) + c.push(x.shape) * Wide(c.p.tanh * c.p.u)),
     "sqrt": Rule(positive((300,)), lambda xp, x: xp.sqrt(x), lambda c, x: c.fl(np.sqrt(np.maximum(x, 0)), c.p.u)),
     "negative": Rule(signed((300,)), lambda xp, x: -x, lambda c, x: -x),
     "abs": Rule(signed((300,)), lambda xp, x: abs(x), lambda c, x: np.abs(x)),
