@@ -13,7 +13,7 @@ from refattn.bench.contenders import CONTENDERS, Pair, Problem, installed, probl
 from refattn.bench.measure import busy, interleaved
 from refattn.bench.process import process
 from refattn.bench.targets import BOTH, FORWARD, GEMM, PROCESS, SDPA, TARGETS, Key, Target
-from refattn.threads import get_threads, set_threads
+from refattn.threads import get_threads, set_threads, warmup
 
 SCHEMES, DTYPES, LENGTHS = ("dense", "causal"), ("float32", "float64"), (512, 2048)
 Say = Callable[[str], None]
@@ -95,7 +95,7 @@ def one_thread() -> Iterator[None]:
     """One thread for refattn, BLAS, torch and jax, and BLAS as it finds the processor by itself."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     before = get_threads()
-    import_module("scipy.linalg.cython_blas")
+    warmup()  # brings the BLAS that kernels call, whose threads are to be limited too
     set_threads(1)
     try:
         with import_module("threadpoolctl").threadpool_limits(1):

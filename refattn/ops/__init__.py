@@ -1,1 +1,1 @@
-"""Operations below the schemes: heads, who may look at whom, scores, and what layers are made of; with their vjps and costs."""
+"""Operations below the schemes: heads, visibility, scores, and what layers are made of, each with its vjp and cost."""
