@@ -5,6 +5,7 @@ The text that a fault replaces stands exactly once in its file; a change of that
 
 from __future__ import annotations
 
+from laws.faults_layers import OF_LAYERS
 from laws.faults_operations import OPERATIONS, Fault
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
@@ -240,4 +241,4 @@ READINGS = [
           "a sum of nothing has no value", "backends/exact_rules.py",
           "keepdims=keepdims, initial=ZERO)", "keepdims=keepdims)"),
 ]
-FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OPERATIONS]
+FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OPERATIONS, *OF_LAYERS]
