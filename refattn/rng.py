@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,26 @@ def stream(seed: int, *path: str | int) -> np.random.Generator:
     """
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], dtype=np.uint64)))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Initial values of parameters, each drawn from the stream of its own path: ``Source(0).at("layer", 3)``."""
+
+    seed: int
+    path: tuple[str | int, ...] = ()
+
+    def at(self, *names: str | int) -> Source:
+        """The source of what stands under these names."""
+        return Source(self.seed, (*self.path, *names))
+
+    def normal(self, shape: tuple[int, ...], deviation: float) -> Any:
+        """Normal numbers of mean 0, float64."""
+        return stream(self.seed, *self.path).normal(0.0, deviation, shape)
+
+    def filled(self, shape: tuple[int, ...], value: float) -> Any:
+        """One number everywhere, float64."""
+        return np.full(shape, value)
 
 
 def short(x: Any) -> Any:

@@ -64,6 +64,10 @@ class LayerNorm:
         dx = (h - mean(h) - unit * mean(h * unit)) * saved.rstd
         return self.Inputs(dx, None if g is None else over_rows(dy * unit), None if b is None else over_rows(dy))
 
+    def parameters(self, d: int) -> dict[str, tuple[tuple[int, ...], float]]:
+        """Shapes and initial values of g and b."""
+        return {"g": ((d,), 1.0), "b": ((d,), 0.0)}
+
     def cost(self, shapes: Inputs) -> Passes:
         """No contraction and no exponential; two statistics of each row are saved."""
         at = axes(shapes, x="* d", g="d", b="d")

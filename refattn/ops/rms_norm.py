@@ -55,6 +55,10 @@ class RMSNorm:
         dx = (h - unit * mean(h * unit)) * saved.rrms
         return self.Inputs(dx, None if g is None else over_rows(dy * unit))
 
+    def parameters(self, d: int) -> dict[str, tuple[tuple[int, ...], float]]:
+        """Shape and initial value of g."""
+        return {"g": ((d,), 1.0)}
+
     def cost(self, shapes: Inputs) -> Passes:
         """No contraction and no exponential; one statistic of each row is saved."""
         at = axes(shapes, x="* d", g="d")

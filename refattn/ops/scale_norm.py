@@ -72,6 +72,10 @@ class ScaleNorm:
             pull = xp.where(self._square(x) >= self.eps**2, pull, 0.0)
         return self.Inputs((dy - x * pull) * inverse * g, xp.sum(along))
 
+    def parameters(self, d: int) -> dict[str, tuple[tuple[int, ...], float]]:
+        """Shape and initial value of g: rows of mean square 1."""
+        return {"g": ((), d**0.5 if self.length == "norm" else 1.0)}
+
     def _square(self, x: Array) -> Array:
         return of(x).xp.sum(x * x, axis=-1, keepdims=True) / self._count(x)
 

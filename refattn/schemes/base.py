@@ -57,7 +57,7 @@ def core(text: Callable[..., Any]) -> Any:
 def _definition(text: Callable[..., Any]) -> Any:
     @functools.wraps(text)
     def definition(self: Scheme, *args: Any, **named: Any) -> tuple[Array, ...]:
-        b, inputs = _admit(self, args, named)
+        b, inputs = admit(self, args, named)
         out = text(self, tree.map(b.widen, inputs))
         return tuple(_store(self, b, name, x, inputs[0]) for name, x in zip(self.outputs, out, strict=True))
 
@@ -67,7 +67,7 @@ def _definition(text: Callable[..., Any]) -> Any:
 def _forward(text: Callable[..., Any]) -> Any:
     @functools.wraps(text)
     def forward(self: Scheme, *args: Any, block: Any = AUTO, **named: Any) -> tuple[Array, Any]:
-        b, inputs = _admit(self, args, named)
+        b, inputs = admit(self, args, named)
         saved = text(self, tree.map(b.widen, inputs), block=_rows(b, block))
         results = {name: _store(self, b, name, x, inputs[0]) for name, x in saved._asdict().items() if name != "inputs"}
         saved = saved._replace(inputs=inputs, **results)
@@ -103,7 +103,7 @@ def _store(scheme: Scheme, b: Backend, name: str, x: Array, like: Array) -> Arra
     return b.narrow(x, like) if name in scheme.stored else b.settle(x)
 
 
-def _admit(scheme: Scheme, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Backend, Any]:
+def admit(scheme: Scheme, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Backend, Any]:
     """The backend and the bound, checked and lifted Inputs of a call."""
     inputs = bind(scheme, args, named)
     for name, x in tree.items(inputs):
@@ -113,14 +113,14 @@ def _admit(scheme: Scheme, args: tuple[Any, ...], named: dict[str, Any]) -> tupl
             )
     inside = active()
     if inside is not None:
-        inputs = tree.map(lambda x: x if _belongs(x, inside) else inside.lift(x), inputs)
+        inputs = tree.map(lambda x: x if belongs(x, inside) else inside.lift(x), inputs)
     b = of(*tree.leaves(inputs))
     check_dtypes(scheme, inputs)
     scheme.check(inputs)
     return b, inputs
 
 
-def _belongs(x: Array, b: Backend) -> bool:
+def belongs(x: Array, b: Backend) -> bool:
     return of(x).name == b.name
 
 
@@ -171,7 +171,7 @@ def _cotangent(scheme: Scheme, b: Backend, saved: Any, name: str, x: Array) -> A
         raise OptionError(f"{type(scheme).__name__} has no cotangent {name}; it has {known}")
     if tuple(x.shape) != tuple(result.shape):
         raise ShapeError(f"{name} has shape {tuple(x.shape)}, but {name[1:]} has shape {tuple(result.shape)}")
-    x = x if _belongs(x, b) else b.lift(x)
+    x = x if belongs(x, b) else b.lift(x)
     if dtype_name(x) != dtype_name(result):
         raise DtypeError(f"{name} has dtype {dtype_name(x)}, but {name[1:]} has dtype {dtype_name(result)}")
     return b.widen(x)

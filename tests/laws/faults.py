@@ -5,6 +5,7 @@ The text that a fault replaces stands exactly once in its file; a change of that
 
 from __future__ import annotations
 
+from laws.faults_layers import OF_LAYERS
 from laws.faults_operations import OPERATIONS, Fault
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
@@ -273,4 +274,9 @@ OF_TILES = [  # the same laws on the tile engine
           "gradients of shared keys are those of the last head", ENGINE,
           "                for at in heads.shared[key]:\n", "                for at in heads.shared[key][-1:]:\n"),
 ]
-FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OPERATIONS, *OF_HEADS, *OF_TILES]
+FAULTS = [
+    *BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS,
+    *OF_HEADS, *OF_TILES,
+    *OPERATIONS,
+    *OF_LAYERS,
+]

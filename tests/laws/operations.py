@@ -153,3 +153,8 @@ def too_far(got, bands, times=1.0):
     assert got.keys() == bands.keys()
     found = {name: ratio(distance(np.asarray(got[name]), band.value), band.bound) for name, band in bands.items()}
     return {name: x for name, x in found.items() if not x <= times}
+
+
+def narrow(nest):
+    """Numbers in float32."""
+    return tree.map(lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x, nest)

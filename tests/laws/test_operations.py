@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laws.bounds import U, distance, ratio
-from laws.operations import EACH, OPS, too_far
+from laws.operations import EACH, OPS, narrow, too_far
 from refattn import load, tree
 
 H = 2.0**-11
@@ -105,10 +105,6 @@ def test_a_float32_run_is_within_the_bound_of_fp32(op):
     got = op.results(narrow(inputs), narrow(dy))
     assert {x.dtype for x in got.values()} == {np.dtype(np.float32)}
     assert too_far(got, op.bands("fp32", inputs, dy)) == {}
-
-
-def narrow(nest):
-    return tree.map(lambda x: x.astype(np.float32) if x.dtype.kind == "f" else x, nest)
 
 
 @EACH

@@ -1,0 +1,235 @@
+"""Attention layer: projections to heads, a scheme on every head, and one projection back.
+
+    q = x W_q + b_q,   k = c W_k + b_k,   v = c W_v + b_v          c = x, or the context (cross-attention)
+    y = merge(scheme(split(q), split(k), split(v), …)) W_o + b_o
+
+x: (..., n, d)   context: (..., m, c)   W_q: (d, h·k)   W_k: (c, g·k)   W_v: (c, g·e)   W_o: (h·e, o)   y: (..., n, o)
+h query heads, g key heads; head i is columns i·k … (i + 1)·k of W_q. Vaswani et al. (arXiv:1706.03762), §3.2.2.
+A scheme with one input for queries and keys (qk) has no W_k. Departure: biases, which the paper lacks, are optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from refattn import tree
+from refattn.backend import of
+from refattn.cost import Count, Passes
+from refattn.errors import OptionError, ShapeError
+from refattn.layers.base import dense_weight, fit, layer
+from refattn.ops.base import over_rows
+from refattn.ops.projection import Projection
+from refattn.rng import Source
+from refattn.shapes import product, shape_of
+
+Array = Any
+_project = Projection()
+PROJECTED = ("q", "qk", "k", "v")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """scheme: any scheme. heads: h; kv_heads: g, default h. bias: ``init`` makes biases.
+
+    What the scheme reads beside q, k, v is learned (``params.scheme``) or given (``others``), each an Inputs of the scheme
+    with those fields filled. Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
+    """
+
+    class Params(NamedTuple):
+        w_q: Array  # (d, h·k); of qk, for a scheme that shares
+        w_k: Array | None  # (c, g·k)
+        w_v: Array  # (c, g·e)
+        w_o: Array  # (h·e, o)
+        b_q: Array | None = None
+        b_k: Array | None = None
+        b_v: Array | None = None
+        b_o: Array | None = None
+        scheme: Any = None  # an Inputs of the scheme: what it learns
+
+    class Inputs(NamedTuple):
+        x: Array  # (..., n, d)
+        params: Attention.Params
+        context: Array | None = None  # (..., m, c)
+        others: Any = None  # an Inputs of the scheme: what it is given
+
+    class Saved(NamedTuple):
+        inputs: Attention.Inputs
+        scheme: Any  # the scheme's Saved
+
+    scheme: Any
+    heads: int = 1
+    kv_heads: int | None = None
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.scheme, "forward"):
+            raise OptionError(f"scheme={self.scheme!r} is no scheme")
+        for name, x in (("heads", self.heads), ("kv_heads", self.groups)):
+            if isinstance(x, bool) or not isinstance(x, int) or x < 1:
+                raise OptionError(f"{name}={x!r}: give a whole number, 1 or more")
+
+    @property
+    def groups(self) -> int:
+        """g, the number of key heads."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return {f"others.{name}": kind for name, kind in self.scheme.kinds.items()}
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The inputs of the scheme that are projected: q, k, v or qk, v."""
+        return tuple(name for name in self.scheme.Inputs._fields if name in PROJECTED)
+
+    def init(self, sizes: Mapping[str, int], rng: Source, learned: Any = None) -> Params:
+        """sizes: d, and k (default d/h), e (k), c (d), o (d). Weights normal of variance 1/(rows), biases 0.
+
+        learned: initial values of what the scheme learns, as an Inputs of the scheme.
+        """
+        shapes = self._weights(sizes)
+        weights = {f"w_{x}": dense_weight(rng.at(f"w_{x}"), *shape) for x, shape in shapes.items()}
+        biases = {f"b_{x}": rng.filled(shape[1:], 0.0) for x, shape in shapes.items() if self.bias}
+        return self.Params(**{"w_k": None, **weights, **biases}, scheme=learned)
+
+    def parameters(self, sizes: Mapping[str, int]) -> int:
+        """How many numbers ``init`` makes, without what the scheme learns: d·h·k + c·g·(k + e) + h·e·o and the biases."""
+        return sum(product(shape) + (shape[1] if self.bias else 0) for shape in self._weights(sizes).values())
+
+    def _weights(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        d = sizes["d"]
+        if "k" not in sizes and d % self.heads:
+            raise ShapeError(f"d={d} is no multiple of heads={self.heads}: say how wide a head is, as k={d // self.heads}")
+        k = sizes.get("k", d // self.heads)
+        e, c, o = sizes.get("e", k), sizes.get("c", d), sizes.get("o", d)
+        found = {"q": (d, self.heads * k), "k": (c, self.groups * k), "v": (c, self.groups * e), "o": (self.heads * e, o)}
+        return found if "k" in self._names else {name: shape for name, shape in found.items() if name != "k"}
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse parameters that do not fit together, and inputs of the scheme that are there twice or not its own."""
+        self._shapes(tree.map(shape_of, inputs))
+        for where, nest in (("params.scheme", inputs.params.scheme), ("others", inputs.others)):
+            if nest is not None and not isinstance(nest, self.scheme.Inputs):
+                raise OptionError(f"{where} is a {type(nest).__name__}: give an Inputs of {type(self.scheme).__name__}")
+            wrong = [] if nest is None else [name for name in self._names if getattr(nest, name) is not None]
+            if wrong:
+                raise OptionError(f"{where} has {', '.join(wrong)}, which the layer projects from x: leave None there")
+        both = set(tree.names(inputs.params.scheme)) & set(tree.names(inputs.others))
+        if both:
+            raise OptionError(f"{', '.join(sorted(both))} in params.scheme and in others: give each once")
+
+    def _shapes(self, given: Any) -> dict[str, tuple[int, ...]]:
+        """The shapes of q, k, v with their heads, from shapes of the inputs; ShapeError if widths do not fit."""
+        p, x, c = given.params, given.x, given.x if given.context is None else given.context
+        if ("k" in self._names) != (p.w_k is not None):
+            there = "missing" if p.w_k is None else "given"
+            raise OptionError(f"params.w_k is {there}, but {type(self.scheme).__name__} reads {', '.join(self._names)}")
+        if "qk" in self._names and given.context is not None:
+            raise OptionError(f"context is given, but {type(self.scheme).__name__} has queries and keys in one")
+        if len(c) != len(x) or c[:-2] != x[:-2]:
+            raise ShapeError(f"x has shape {x} and context {c}: their leading axes must be the same")
+        found = {}
+        for name in self._names:
+            letter = name[0]
+            where = "x" if letter == "q" or given.context is None else "context"
+            source, heads = (x if where == "x" else c), self.heads if letter == "q" else self.groups
+            fit(where, source, p, letter)
+            w = getattr(p, f"w_{letter}")
+            if w[1] % heads:
+                raise ShapeError(f"params.w_{letter} has {w[1]} columns, no multiple of its {heads} heads")
+            found[name] = (*source[:-2], heads, source[-2], w[1] // heads)
+        fit("what heads return", (*x[:-1], self.heads * found["v"][-1]), p, "o")
+        return found
+
+    def result(self, given: Any) -> tuple[int, ...]:
+        """The shape of y."""
+        return (*given.x[:-1], given.params.w_o[1])
+
+    @layer
+    def forward(self, inputs: Inputs, *, block: Any) -> tuple[Array, Saved]:
+        """y, with what the scheme saves: q, k, v as it was given them, its results."""
+        x, p, context, others = inputs
+        source = {"q": x, "k": x if context is None else context}
+        made = {}
+        for name in self._names:
+            a = name[0]
+            rows, _ = _project.forward(source["q" if a == "q" else "k"], getattr(p, f"w_{a}"), getattr(p, f"b_{a}"))
+            made[name] = _split(rows, self.heads if a == "q" else self.groups)
+        extra = {name: leaf for nest in (p.scheme, others) for name, leaf in tree.items(nest)}
+        o, kept = self.scheme.forward(**made, **extra, block=block)
+        return _project.forward(_merge(o), p.w_o, p.b_o)[0], self.Saved(inputs, kept)
+
+    @layer
+    def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Inputs:
+        """Through W_o, the scheme's vjp, and the projections: those that read one array are one product, as if fused.
+
+        With W = [W_q W_k W_v] and g = [dq dk dv]:  dx = g Wᵀ,  dW = xᵀ g.
+        """
+        (x, p, context, others), kept = saved
+        o = getattr(kept, self.scheme.outputs[0])
+        out = _project.vjp(Projection.Saved(Projection.Inputs(_merge(o), p.w_o, p.b_o)), dy)
+        pulled = self.scheme.vjp(kept, _split(out.x, self.heads), block=block)
+        rows = {name[0]: _merge(getattr(pulled, name)) for name in self._names}
+        names = tuple(rows)
+        grads: dict[str, Array | None] = {"w_k": None}
+        if context is None:
+            dx, dcontext = self._projections(grads, x, p, rows, names), None
+        else:
+            dx = self._projections(grads, x, p, rows, names[:1])
+            dcontext = self._projections(grads, context, p, rows, names[1:])
+        learned, given = (None if nest is None else _chosen(pulled, nest) for nest in (p.scheme, others))
+        params = self.Params(**grads, w_o=out.w, b_o=out.b, scheme=learned)
+        return self.Inputs(dx, params, dcontext, given)
+
+    def _projections(self, grads: dict[str, Array | None], x: Array, p: Params, rows: Any, names: tuple[str, ...]) -> Array:
+        """dx of the projections `names`, which all read x; the gradients of their weights go to `grads`."""
+        xp = of(x).xp
+        weights = [getattr(p, f"w_{a}") for a in names]
+        joined = Projection.Inputs(x, xp.concat(weights, axis=-1))
+        out = _project.vjp(Projection.Saved(joined), xp.concat([rows[a] for a in names], axis=-1))
+        start = 0
+        for a, w in zip(names, weights, strict=True):
+            grads[f"w_{a}"] = out.w[:, start : start + w.shape[1]]
+            start += w.shape[1]
+            bias = getattr(p, f"b_{a}")
+            grads[f"b_{a}"] = None if bias is None else over_rows(rows[a])
+        return out.x
+
+    def cost(self, shapes: Inputs) -> Passes:
+        """The projections and the scheme; q, k, v and what the scheme saves are kept."""
+        given = tree.map(shape_of, shapes)
+        made, p = self._shapes(given), given.params
+        total = Passes(Count(0, 0, 0), Count(0, 0, 0))
+        for name, shape in made.items():
+            source = (*shape[:-3], shape[-2], getattr(p, f"w_{name[0]}")[0])
+            total += _project.cost(Projection.Inputs(source, getattr(p, f"w_{name[0]}"), getattr(p, f"b_{name[0]}")))
+        extra = {name: leaf for nest in (p.scheme, given.others) for name, leaf in tree.items(nest)}
+        inner = self.scheme.cost(self.scheme.Inputs(**made, **extra))
+        merged = (*given.x[:-1], self.heads * made["v"][-1])
+        total += Passes(inner.forward, inner.backward) + _project.cost(Projection.Inputs(merged, p.w_o, p.b_o))
+        numbers = [given.x, given.context, *tree.leaves(p), *self._floats(given.others)]
+        grads = sum(product(x) for x in numbers if x is not None)
+        return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
+
+    def _floats(self, nest: Any) -> list[tuple[int, ...]]:
+        """The shapes of what has a gradient among `others`."""
+        return [x for name, x in tree.items(nest) if self.scheme.kinds.get(name, "float") == "float"]
+
+
+def _split(x: Array, heads: int) -> Array:
+    """(..., n, h·k) → (..., h, n, k)."""
+    xp = of(x).xp
+    return xp.moveaxis(xp.reshape(x, (*x.shape[:-1], heads, x.shape[-1] // heads)), -2, -3)
+
+
+def _merge(x: Array) -> Array:
+    """(..., h, n, k) → (..., n, h·k)."""
+    xp, (*lead, h, n, k) = of(x).xp, x.shape
+    return xp.reshape(xp.moveaxis(x, -3, -2), (*lead, n, h * k))
+
+
+def _chosen(grads: Any, given: Any) -> Any:
+    """The gradients of those fields that were given, in the same nest."""
+    return type(given)(*(None if x is None else g for g, x in zip(grads, given, strict=True)))

@@ -1,0 +1,107 @@
+"""What every layer shares: ``@layer`` on forward and vjp, which stands between the caller's arrays and a dtype-free text.
+
+A layer is a frozen dataclass. Its ``Inputs`` hold x, the parameters (a nest of NamedTuples) and what else it reads; ``vjp``
+returns an Inputs of gradients, None for what has none or was not given. Half precision is computed in float32, and what a
+layer saves is what its text computed; y and gradients come back in the dtype of the inputs. Layers know each other by this
+protocol alone: a layer that is made of layers is given them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from refattn import tree
+from refattn.backend import AUTO, Backend, active, is_array, of
+from refattn.cost import Passes
+from refattn.errors import DtypeError, LibraryError, ShapeError
+from refattn.rng import Source
+from refattn.schemes.base import admit, belongs, dtype_name
+from refattn.shapes import Shape, product, shape_of, sizes
+
+Array = Any
+
+
+class Layer(Protocol):
+    """What a layer offers; `sizes` are axis letters, `rng` says where initial values come from, `given` are shapes."""
+
+    Inputs: ClassVar[type]
+    Params: ClassVar[type]
+    Saved: ClassVar[type]
+
+    @property
+    def kinds(self) -> Mapping[str, str]: ...
+    def init(self, sizes: Mapping[str, int], rng: Source) -> Any: ...
+    def parameters(self, sizes: Mapping[str, int]) -> int: ...
+    def check(self, inputs: Any) -> None: ...
+    def result(self, given: Any) -> Shape: ...
+    def forward(self, *inputs: Any, **named: Any) -> tuple[Array, Any]: ...
+    def vjp(self, saved: Any, dy: Array, **named: Any) -> Any: ...
+    def cost(self, shapes: Any) -> Passes: ...
+
+
+def layer(text: Callable[..., Any]) -> Any:
+    """Wrap a layer's ``forward`` or ``vjp`` text; the wrapped name decides which."""
+    return {"forward": _forward, "vjp": _vjp}[text.__name__](text)
+
+
+def _forward(text: Callable[..., Any]) -> Any:
+    @functools.wraps(text)
+    def forward(self: Any, *args: Any, block: Any = AUTO, **named: Any) -> tuple[Array, Any]:
+        b, inputs = admit(self, args, named)
+        y, saved = text(self, tree.map(b.widen, inputs), block=block)
+        return b.narrow(y, _like(inputs)), saved._replace(inputs=inputs)
+
+    return forward
+
+
+def _vjp(text: Callable[..., Any]) -> Any:
+    @functools.wraps(text)
+    def vjp(self: Any, saved: Any, dy: Array, *, block: Any = AUTO) -> Any:
+        b = active() or of(*tree.leaves(saved.inputs))
+        if not is_array(dy):
+            raise LibraryError(f"dy is a {type(dy).__name__}, not an array")
+        dy = dy if belongs(dy, b) else b.lift(dy)
+        shape = self.result(tree.map(shape_of, saved.inputs))
+        if shape_of(dy) != shape:
+            raise ShapeError(f"dy has shape {shape_of(dy)}, but y has shape {shape}")
+        wanted = dtype_name(_like(saved.inputs))
+        if dtype_name(dy) != wanted:
+            raise DtypeError(f"dy has dtype {dtype_name(dy)}, but the results of this layer have dtype {wanted}")
+        grads = text(self, tree.map(b.widen, saved), b.widen(dy), block=block)
+        return _narrowed(b, grads, saved.inputs)
+
+    return vjp
+
+
+def _like(inputs: Any) -> Array:
+    """An input that has the dtype of results: the first of numbers."""
+    return next(x for x in tree.leaves(inputs) if dtype_name(x).startswith(("float", "bfloat")))
+
+
+def _narrowed(b: Backend, grads: Any, inputs: Any) -> Any:
+    """A nest of gradients, each in the dtype of its input."""
+    if grads is None or inputs is None:
+        return None
+    if tree.is_branch(grads):
+        return type(grads)(*(_narrowed(b, g, x) for g, x in zip(grads, inputs, strict=True)))
+    return b.narrow(grads, inputs)
+
+
+def size_of(nest: Any) -> int:
+    """How many numbers a nest of arrays or shapes holds."""
+    return sum(product(shape_of(x)) for x in tree.leaves(nest))
+
+
+def fit(name: str, x: Shape, params: Any, letter: str) -> None:
+    """Refuse weights ``w_<letter>`` or biases ``b_<letter>`` that do not fit x, (..., n, d); `name` is what x is called."""
+    w, b = f"params.w_{letter}", f"params.b_{letter}"
+    shapes = {name: x, w: getattr(params, f"w_{letter}"), b: getattr(params, f"b_{letter}")}
+    shapes = {key: shape for key, shape in shapes.items() if shape is not None}
+    sizes({key: {name: "* n d", w: "d f", b: "f"}[key] for key in shapes}, shapes)
+
+
+def dense_weight(rng: Source, d: int, e: int) -> Array:
+    """A (d, e) matrix of normal numbers of variance 1/d: products of rows of variance 1 have variance 1."""
+    return rng.normal((d, e), max(d, 1) ** -0.5)

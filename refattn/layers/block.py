@@ -1,0 +1,186 @@
+"""Transformer block: layers with residual connections and norms.
+
+    x ← x + f(N(x))          order="pre"                x ← N(x + f(x))          order="post"
+
+for f = attention, then cross-attention to a context (if there is one), then the feed-forward layer; each has its own norm.
+
+x, y: (..., n, d)   context: (..., m, c).  Without a layer for cross-attention the context is what attention reads.
+Vaswani et al. (arXiv:1706.03762), §3.1 ("post"); Xiong et al. (arXiv:2002.04745) compare the orders. The norm that a stack
+of "pre" blocks ends with is no part of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from refattn import tree
+from refattn.cost import Count, Passes
+from refattn.errors import OptionError, ShapeError
+from refattn.layers.base import layer, size_of
+from refattn.ops.base import one_of
+from refattn.ops.layer_norm import LayerNorm
+from refattn.rng import Source
+from refattn.shapes import product, shape_of
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class Block:
+    """attention, cross, feed_forward: layers, cross None by default. norm: an operation of x and its own parameters.
+
+    Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
+    """
+
+    class Params(NamedTuple):
+        attention: Any
+        feed_forward: Any
+        norm_attention: Any  # Inputs of the norm, its x None
+        norm_feed_forward: Any
+        cross: Any = None
+        norm_cross: Any = None
+
+    class Inputs(NamedTuple):
+        x: Array  # (..., n, d)
+        params: Block.Params
+        context: Array | None = None  # (..., m, c)
+        others: Any = None  # what attention is given beside
+        cross_others: Any = None  # what cross-attention is given beside
+
+    class Saved(NamedTuple):
+        """What each layer and each norm saves."""
+
+        inputs: Block.Inputs
+        attention: Any
+        feed_forward: Any
+        norm_attention: Any
+        norm_feed_forward: Any
+        cross: Any = None
+        norm_cross: Any = None
+
+    attention: Any
+    feed_forward: Any
+    norm: Any = field(default_factory=LayerNorm)
+    order: str = "pre"
+    cross: Any = None
+
+    def __post_init__(self) -> None:
+        one_of(("pre", "post"), order=self.order)
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        cross = self.attention if self.cross is None else self.cross
+        return {**self.attention.kinds, **{f"cross_{name}": kind for name, kind in cross.kinds.items()}}
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        return ("attention", "feed_forward") if self.cross is None else ("attention", "cross", "feed_forward")
+
+    def init(self, sizes: Mapping[str, int], rng: Source) -> Params:
+        """sizes: d, and what the layers need (k, e, f; c is the width of the context of cross-attention)."""
+        made = {}
+        for name in self._parts:
+            made[name] = getattr(self, name).init(self._sizes(name, sizes), rng.at(name))
+            start = self.norm.parameters(sizes["d"])
+            made[f"norm_{name}"] = self.norm.Inputs(x=None, **{n: rng.filled(*at) for n, at in start.items()})
+        return self.Params(**made)
+
+    def parameters(self, sizes: Mapping[str, int]) -> int:
+        """How many numbers ``init`` makes: those of the layers and of a norm for each."""
+        norm = sum(product(shape) for shape, _ in self.norm.parameters(sizes["d"]).values())
+        return sum(getattr(self, name).parameters(self._sizes(name, sizes)) + norm for name in self._parts)
+
+    def _sizes(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Attention reads x itself if there is cross-attention, and then has no width c; e is that of a head, not of y."""
+        left = {"feed_forward": ("e", "k"), "attention": ("c",) if self.cross is not None else ()}.get(name, ())
+        return {letter: size for letter, size in sizes.items() if letter not in left}
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse what no layer would read; the layers check the rest."""
+        p = inputs.params
+        if (self.cross is None) != (p.cross is None) or (self.cross is None) != (p.norm_cross is None):
+            raise OptionError(f"cross={self.cross}, but params.cross or params.norm_cross is "
+                              f"{'given' if self.cross is None else 'missing'}")
+        if self.cross is None and inputs.cross_others is not None:
+            raise OptionError("cross_others is given, but the block has no cross-attention")
+        if self.cross is not None and inputs.context is None:
+            raise OptionError("cross-attention has no context: give one, (..., m, c)")
+
+    def _reads(self, name: str, inputs: Inputs) -> dict[str, Any]:
+        """What a layer reads beside x, without what is None."""
+        at = {"params": getattr(inputs.params, name)}
+        if name != "feed_forward":
+            sees_context = name == "cross" or self.cross is None
+            at["context"] = inputs.context if sees_context else None
+            at["others"] = inputs.cross_others if name == "cross" else inputs.others
+        return {key: x for key, x in at.items() if x is not None}
+
+    def result(self, given: Any) -> tuple[int, ...]:
+        """The shape of y."""
+        shape: tuple[int, ...] = given.x
+        return shape
+
+    @layer
+    def forward(self, inputs: Inputs, *, block: Any) -> tuple[Array, Saved]:
+        """y, with what the parts save."""
+        x, kept = inputs.x, {}
+        for name in self._parts:
+            weights = _weights(getattr(inputs.params, f"norm_{name}"))
+            f = getattr(self, name)
+            if self.order == "pre":
+                normed, kept[f"norm_{name}"] = self.norm.forward(x, **weights)
+                y, kept[name] = f.forward(normed, **self._reads(name, inputs), block=block)
+                x = self._added(name, x, y)
+            else:
+                y, kept[name] = f.forward(x, **self._reads(name, inputs), block=block)
+                x, kept[f"norm_{name}"] = self.norm.forward(self._added(name, x, y), **weights)
+        return x, self.Saved(inputs, **kept)
+
+    @staticmethod
+    def _added(name: str, x: Array, y: Array) -> Array:
+        if x.shape != y.shape:
+            raise ShapeError(f"{name} makes {tuple(y.shape)} of x {tuple(x.shape)}: a residual needs equal shapes")
+        return x + y
+
+    @layer
+    def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Inputs:
+        """Backwards, the cotangent of x being that of its two uses: dx = dy + (f ∘ N)ᵀ dy, or g + fᵀ g with g = Nᵀ dy."""
+        grads: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        for name in reversed(self._parts):
+            f, norm, kept = getattr(self, name), getattr(saved, f"norm_{name}"), getattr(saved, name)
+            if self.order == "pre":
+                inner = f.vjp(kept, dy, block=block)
+                outer = self.norm.vjp(norm, inner.x)
+                dy = dy + outer.x
+            else:
+                outer = self.norm.vjp(norm, dy)
+                inner = f.vjp(kept, outer.x, block=block)
+                dy = outer.x + inner.x
+            grads[name], grads[f"norm_{name}"] = inner.params, outer._replace(x=None)
+            if name != "feed_forward":
+                found["cross_others" if name == "cross" else "others"] = inner.others
+                if inner.context is not None:
+                    found["context"] = inner.context
+        return self.Inputs(dy, self.Params(**grads), **found)
+
+    def cost(self, shapes: Inputs) -> Passes:
+        """The sum over the layers and norms, whose saved results are all kept; residuals multiply nothing."""
+        given = tree.map(shape_of, shapes)
+        total = Passes(Count(0, 0, 0), Count(0, 0, 0))
+        grads = size_of(given.x) + size_of(given.params) + (0 if given.context is None else size_of(given.context))
+        for name in self._parts:
+            f = getattr(self, name)
+            part = f.cost(f.Inputs(given.x, **self._reads(name, given)))
+            total += part + self.norm.cost(self.norm.Inputs(given.x, **_weights(getattr(given.params, f"norm_{name}"))))
+        floats = [x for name, x in tree.items(given) if name.partition(".")[0].endswith("others")
+                  and self.kinds.get(name, "float") == "float"]
+        grads += sum(map(product, floats))
+        return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
+
+
+def _weights(nest: Any) -> dict[str, Any]:
+    """The parameters of a norm by name, those that are there."""
+    return dict(tree.items(nest))

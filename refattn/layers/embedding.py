@@ -1,0 +1,116 @@
+"""Embedding: tokens as rows of a table, with learned positions if wanted.
+
+    y_t = s E_(ids_t) + P_t            s = 1, or √d (scale=True);  P only if positions are learned
+
+ids: (..., n), whole numbers 0 … v − 1   E: (v, d)   P: (L, d), L ≥ n   y: (..., n, d)
+Vaswani et al. (arXiv:1706.03762), §3.4, which multiplies by √d; positions as in Gehring et al. (arXiv:1705.03122).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from refattn import tree
+from refattn.backend import of
+from refattn.cost import Count, Passes
+from refattn.errors import OptionError, ShapeError
+from refattn.layers.base import layer
+from refattn.ops.base import axes, zeros
+from refattn.ops.erf import root
+from refattn.ops.lookup import Lookup
+from refattn.rng import Source
+from refattn.shapes import product, shape_of
+
+Array = Any
+_look_up = Lookup()
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """positions: P is learned. scale: rows of E are multiplied by √d.
+
+    NumPy's ids are checked; on other devices that would mean to wait for them, and what is outside of the table is up to
+    the library. Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
+    """
+
+    class Params(NamedTuple):
+        table: Array  # (v, d)
+        positions: Array | None = None  # (L, d)
+
+    class Inputs(NamedTuple):
+        ids: Array  # (..., n), int
+        params: Embedding.Params
+
+    class Saved(NamedTuple):
+        inputs: Embedding.Inputs
+
+    positions: bool = False
+    scale: bool = False
+
+    kinds: ClassVar[Mapping[str, str]] = {"ids": "int"}
+
+    def init(self, sizes: Mapping[str, int], rng: Source) -> Params:
+        """sizes: v, d, and L for positions. Normal numbers: rows of y have variance 1 (without positions)."""
+        v, d = sizes["v"], sizes["d"]
+        table = rng.at("table").normal((v, d), max(d, 1) ** -0.5 if self.scale else 1.0)
+        return self.Params(table, rng.at("positions").normal((sizes["L"], d), 0.02) if self.positions else None)
+
+    def parameters(self, sizes: Mapping[str, int]) -> int:
+        """How many numbers ``init`` makes: v·d, and L·d for positions."""
+        return (sizes["v"] + (sizes["L"] if self.positions else 0)) * sizes["d"]
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse parameters that do not fit, sequences that are too long, and ids outside of the table."""
+        ids, p = inputs
+        shape = shape_of(ids)
+        if not shape:
+            raise ShapeError("ids has shape (): give a sequence, (..., n)")
+        axes(p, table="v d", positions="L d")
+        if (p.positions is not None) != self.positions:
+            there = "missing" if p.positions is None else "given"
+            raise OptionError(f"positions={self.positions}, but params.positions is {there}")
+        if p.positions is not None and shape[-1] > shape_of(p.positions)[0]:
+            raise ShapeError(f"ids has n={shape[-1]} tokens, but only {shape_of(p.positions)[0]} positions are learned")
+        rows = shape_of(p.table)[0]
+        if hasattr(ids, "dtype") and product(shape) and of(ids).name == "numpy":
+            least, most = int(ids.min()), int(ids.max())
+            if least < 0 or most >= rows:
+                raise OptionError(f"ids from {least} to {most}, but the table has rows 0 … {rows - 1}")
+
+    def result(self, given: Any) -> tuple[int, ...]:
+        """The shape of y."""
+        return (*given.ids, given.params.table[1])
+
+    @layer
+    def forward(self, inputs: Inputs, *, block: Any) -> tuple[Array, Saved]:
+        """y; the backward needs the ids."""
+        ids, p = inputs
+        y, _ = _look_up.forward(p.table, ids)
+        y = y * self._factor(p.table) if self.scale else y
+        return (y if p.positions is None else y + p.positions[: ids.shape[-1], :]), self.Saved(inputs)
+
+    @layer
+    def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Inputs:
+        """dE = s × the sum of dy where a token stood,  dP_t = Σ_items dy_t."""
+        ids, p = saved.inputs
+        xp = of(dy).xp
+        dtable = _look_up.vjp(Lookup.Saved(Lookup.Inputs(p.table, ids)), dy).table
+        dtable = dtable * self._factor(p.table) if self.scale else dtable
+        if p.positions is None:
+            return self.Inputs(None, self.Params(dtable))
+        dpositions = xp.sum(dy, axis=tuple(range(dy.ndim - 2)))
+        rest = p.positions.shape[0] - dpositions.shape[0]
+        if rest:
+            dpositions = xp.concat([dpositions, zeros(p.positions, rest)], axis=0)
+        return self.Inputs(None, self.Params(dtable, dpositions))
+
+    def _factor(self, table: Array) -> Any:
+        return root(table, max(table.shape[1], 1))
+
+    def cost(self, shapes: Inputs) -> Passes:
+        """Rows are moved and added; nothing is contracted."""
+        given = tree.map(shape_of, shapes)
+        size = product(given.ids) * given.params.table[1]
+        return Passes(Count(0, 0, size), Count(0, 0, sum(map(product, tree.leaves(given.params)))))

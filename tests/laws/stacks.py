@@ -1,0 +1,192 @@
+"""Layers as one table, and two blocks over every variant of every row of the catalogue. The laws of layers run over both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from laws.cases import ALL
+from refattn import Dense, load, rng, tree
+from refattn.catalogue import ROWS
+from refattn.layers.attention import Attention
+from refattn.layers.block import Block
+from refattn.layers.embedding import Embedding
+from refattn.layers.feed_forward import FeedForward
+from refattn.ops.rms_norm import RMSNorm
+from refattn.ops.scale_norm import ScaleNorm
+from refattn.precision import PRESETS
+
+D, C, F = 6, 5, 7  # widths of x, of the context, of the hidden layer
+
+
+def both(a: Any, b: Any) -> Any:
+    """The sum of two nests of gradients, None being nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return type(a)(*(both(x, y) for x, y in zip(a, b, strict=True))) if tree.is_branch(a) else a + b
+
+
+@dataclass(frozen=True)
+class Two:
+    """Two blocks, one after the other, that read one context and are given the same."""
+
+    class Inputs(NamedTuple):
+        x: Any
+        first: Any
+        second: Any
+        context: Any = None
+        others: Any = None
+
+    class Saved(NamedTuple):
+        first: Any
+        second: Any
+
+    one: Any
+    two: Any
+
+    def forward(self, x, first, second, context=None, others=None):
+        more = {name: given for name, given in (("context", context), ("others", others)) if given is not None}
+        y, kept = self.one.forward(x, first, **more)
+        z, last = self.two.forward(y, second, **more)
+        return z, self.Saved(kept, last)
+
+    def vjp(self, saved, dy):
+        last = self.two.vjp(saved.second, dy)
+        first = self.one.vjp(saved.first, last.x)
+        shared = (both(getattr(first, name), getattr(last, name)) for name in ("context", "others"))
+        return self.Inputs(first.x, first.params, last.params, *shared)
+
+    def cost(self, shapes):
+        given = shapes._asdict()
+        parts = [given.pop(name) for name in ("first", "second")]
+        return self.one.cost(self.one.Inputs(params=parts[0], **given)) + self.two.cost(
+            self.two.Inputs(params=parts[1], **given)
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, or two, with the name of the case and how its inputs are drawn."""
+
+    name: str
+    layer: Any
+    draw: Callable[[int], Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def cotangent(self, inputs, seed=1):
+        y, _ = self.layer.forward(*inputs)
+        return rng.short(rng.stream(seed, "dy").normal(size=y.shape))
+
+    def results(self, inputs, dy):
+        """y and every gradient, by name."""
+        y, saved = self.layer.forward(*inputs)
+        return {"y": y} | {f"d{name}": g for name, g in tree.items(self.layer.vjp(saved, dy))}
+
+    def read(self, reading, inputs, dy):
+        return self.results(tree.map(reading.lift, inputs), reading.lift(dy))
+
+    def bands(self, preset, inputs, dy):
+        return self.read(load("rounding", precision=PRESETS[preset]), inputs, dy)
+
+
+def frozen(nest):
+    for x in tree.leaves(nest):
+        x.flags.writeable = False
+    return nest
+
+
+def values(seed, *name):
+    """Short numbers near the initial ones, biases and gains changed too: nothing may hide behind a 0 or a 1."""
+    source = iter(range(10**6))
+
+    def change(x):
+        moved = x + 0.2 * rng.stream(seed, *name, next(source)).normal(size=np.shape(x))
+        return np.asarray(rng.short(moved))
+
+    return change
+
+
+def drawn(layer, sizes, seed, **options):
+    return tree.map(values(seed, "params"), layer.init(sizes, rng.Source(seed), **options))
+
+
+def short(seed, name, *shape):
+    return rng.short(rng.stream(seed, name).normal(size=shape))
+
+
+def simple(name, layer, sizes, context=False):
+    def draw(seed):
+        made = {"context": short(seed, "context", 2, 4, C)} if context else {}
+        return frozen(layer.Inputs(short(seed, "x", 2, 5, D), drawn(layer, sizes, seed), **made))
+
+    return Case(name, layer, draw)
+
+
+def embedding(name, layer):
+    def draw(seed):
+        ids = rng.stream(seed, "ids").integers(0, 4, (2, 5))
+        return frozen(layer.Inputs(ids, drawn(layer, {"v": 5, "d": D, "L": 8}, seed)))
+
+    return Case(name, layer, draw)
+
+
+def pieces(variant, drawn):
+    """What a scheme learns (numbers) and what it is given (the rest) of inputs that were drawn for it."""
+    kinds = variant.scheme.kinds
+    blank = dict.fromkeys(drawn._fields)
+    extra = {n: x for n, x in tree.items(drawn) if n not in ("q", "qk", "k", "v")}
+    learned = {n: x for n, x in extra.items() if kinds.get(n, "float") == "float"}
+    given = {n: x for n, x in extra.items() if n not in learned}
+    return [type(drawn)(**{**blank, **part}) if part else None for part in (learned, given)]
+
+
+def stacked(row, variant, name):
+    """Two blocks of one scheme, of either order; keys come from a context where there are more or fewer of them."""
+    at = variant.sizes
+    attention = Attention(variant.scheme, at["h"], at["g"])
+    sizes = {"d": D, "k": at["d"], "e": at["e"], "f": F}
+    crossed = at["n"] != at["m"]
+    two = Two(Block(attention, FeedForward("silu", gated=True)), Block(attention, FeedForward(), order="post"))
+
+    def draw(seed):
+        learned, given = pieces(variant, row.draw(variant, seed))
+        params = []
+        for i, part in enumerate((two.one, two.two)):
+            made = drawn(part, sizes | ({"c": C} if crossed else {}), seed + 100 * i)
+            params.append(made._replace(attention=made.attention._replace(scheme=learned)))
+        context = short(seed, "context", at["b"], at["m"], C) if crossed else None
+        return frozen(Two.Inputs(short(seed, "x", at["b"], at["n"], D), *params, context, given))
+
+    return Case(name, two, draw)
+
+
+PLAIN = Attention(Dense(), 3)
+SINGLE = [
+    simple("attention", PLAIN, {"d": D}),
+    simple("attention-grouped-causal-no-bias", Attention(Dense(causal=True), 4, 2, bias=False), {"d": D, "k": 3, "e": 2}),
+    simple("attention-cross", Attention(Dense(), 2, 1), {"d": D, "k": 4, "e": 3, "c": C, "o": 8}, context=True),
+    simple("feed-forward", FeedForward(), {"d": D, "f": F}),
+    simple("feed-forward-gelu-tanh-no-bias-e", FeedForward("gelu_tanh", bias=False), {"d": D, "f": F, "e": 3}),
+    simple("feed-forward-gated", FeedForward("silu", gated=True), {"d": D, "f": F}),
+    simple("feed-forward-gated-no-bias", FeedForward("sigmoid", gated=True, bias=False), {"d": D, "f": F}),
+    simple("block-pre", Block(PLAIN, FeedForward()), {"d": D, "f": F}),
+    simple("block-post", Block(PLAIN, FeedForward(), order="post"), {"d": D, "f": F}),
+    simple("block-rms-norm", Block(PLAIN, FeedForward(), norm=RMSNorm()), {"d": D, "f": F}),
+    simple("block-scale-norm", Block(PLAIN, FeedForward(), norm=ScaleNorm()), {"d": D, "f": F}),
+    simple("block-reads-context", Block(PLAIN, FeedForward()), {"d": D, "f": F, "c": C}, context=True),
+    *(simple(f"block-cross-{order}", Block(PLAIN, FeedForward(), cross=Attention(Dense(), 2), order=order),
+             {"d": D, "f": F, "c": C}, context=True) for order in ("pre", "post")),
+    embedding("embedding", Embedding()),
+    embedding("embedding-positions-scale", Embedding(positions=True, scale=True)),
+]
+STACKS = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in ALL]
+FEW = [stacked(row, v, f"{row.name}-{v}") for row in ROWS for v in (row.variants[0], *row.variants[1:][-1:])]  # for jax
+EACH = pytest.mark.parametrize("case_", [*SINGLE, *STACKS], ids=str)
+ONE = pytest.mark.parametrize("case_", SINGLE, ids=str)
+TWO = pytest.mark.parametrize("case_", STACKS, ids=str)
