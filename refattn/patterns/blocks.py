@@ -101,7 +101,12 @@ class Coarse(Pattern):
         return Coarse(self.pattern.level(t), self.size)
 
     def _count(self, i: Array, j: Array, n: int) -> Array:
-        return self.pattern._count(i // self.size, j // self.size, -(-n // self.size))
+        own, other, n = i // self.size, j // self.size, -(-n // self.size)
+        if own.ndim == 2 and own.shape[1] == 1 and other.ndim == 1 and other.size:  # a rectangle: blocks are looked at once
+            a, row = np.unique(own[:, 0], return_inverse=True)
+            b, column = np.unique(other, return_inverse=True)
+            return np.broadcast_to(self.pattern._count(a[:, None], b, n), (len(a), len(b)))[row][:, column]
+        return self.pattern._count(own, other, n)
 
     def resolved(self, n: int) -> Pattern:
         """Blocks of A | B are those of A | those of B."""

@@ -23,6 +23,8 @@ Array = Any
 Terms = dict[frozenset[Pattern], int]
 SLICE = 1 << 18
 """Queries, or pairs, that are looked at together."""
+SMALL = 4096
+"""So few queries are looked at one by one."""
 FEW = 64
 """A block or a period that fits into the queries no more often than this is taken apart into its occurrences."""
 
@@ -116,6 +118,8 @@ def _rows(part: Piece, first: int, stop: int, m: int) -> int:
     if first >= stop:
         return 0
     reach = stop - first
+    if reach <= SMALL:
+        return _direct(lambda i: part.counts(i, m), first, stop)
     block = max((e.block for e in _edges(part)), default=0)
     if block > 1 and reach <= FEW * block:
         return sum(

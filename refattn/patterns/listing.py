@@ -12,15 +12,32 @@ from refattn.patterns.pieces import Piece, conjunction, listed
 Array = Any
 Flat = tuple[Array, Array | None]
 """Pairs as row·m + col in rising order, and their counts; None for 1 each."""
+SLICE = 1 << 20
 
 
 def entries(pattern: Pattern, n: int, m: int, offset: int) -> Entries:
-    """See `Pattern.entries`."""
-    flat, count = pairs(pattern.resolved(m), n, m, offset)
-    row, col = np.divmod(flat, max(m, 1))
-    start = np.zeros(n + 1, dtype=np.int64)
-    np.cumsum(np.bincount(row, minlength=n), out=start[1:])
-    return start, col, count
+    """See `Pattern.entries`; the list is made slice by slice, in slices that a cache holds."""
+    pattern = pattern.resolved(m)
+    rows = n if n * m <= SLICE else max(SLICE * n // max(pattern.nnz(n, m, offset), 1), 1)
+    starts, cols, counts = [np.zeros(1, dtype=np.int64)], [], []
+    for a in range(0, n, rows or 1):
+        flat, count = pairs(pattern, min(rows, n - a), m, offset + a)
+        start, _, col = _places(flat, min(rows, n - a), m)
+        starts.append(start[1:] + starts[-1][-1])
+        cols.append(col)
+        counts.append(count)
+    col = np.concatenate([np.zeros(0, dtype=np.int64), *cols])
+    if all(count is None for count in counts):
+        return np.concatenate(starts), col, None
+    given = zip(counts, cols, strict=True)
+    return np.concatenate(starts), col, np.concatenate([np.ones_like(x) if c is None else c for c, x in given])
+
+
+def _places(flat: Array, n: int, m: int) -> tuple[Array, Array, Array]:
+    """start (n + 1,), and row and col of every pair."""
+    start = np.searchsorted(flat, np.arange(n + 1) * m)
+    row = np.repeat(np.arange(n), np.diff(start))
+    return start, row, flat - row * m
 
 
 def pairs(pattern: Pattern, n: int, m: int, offset: int) -> Flat:
@@ -52,14 +69,14 @@ def of_pieces(pieces: tuple[Piece, ...], n: int, m: int, offset: int) -> Array:
             row, col = listed(piece, np.arange(offset + a, offset + b), m)
             found.append((row + a) * m + col)
     flat = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-    return flat if np.all(flat[1:] > flat[:-1]) else np.sort(flat)
+    return flat if np.all(flat[1:] > flat[:-1]) else np.sort(flat, kind="stable")
 
 
 def _merged(parts: list[Flat], join: Any) -> Flat:
     """The pairs of any part, their counts joined by `join`."""
     flat = np.concatenate([f for f, _ in parts])
     if all(count is None for _, count in parts) and join is np.maximum:
-        return _distinct(np.sort(flat)), None
+        return _distinct(np.sort(flat, kind="stable")), None
     count = np.concatenate([np.ones(len(f), dtype=np.int64) if c is None else c for f, c in parts])
     order = np.argsort(flat, kind="stable")
     flat, count = flat[order], count[order]
@@ -90,9 +107,12 @@ def _shared(parts: tuple[Pattern, ...], n: int, m: int, offset: int) -> Flat:
     if shaped and least is choices[-1]:
         groups = [p.pieces(m, offset + n - 1) for p in shaped]
         flat, count = of_pieces(conjunction(groups), n, m, offset), None
+    elif isinstance(least, Union):
+        rest = (*shaped, *(p for p in others if p is not least))
+        return pairs(Union(tuple(Intersection((p, *rest)) for p in least.parts)), n, m, offset)
     else:
         flat, count = pairs(least, n, m, offset)
-    i, j = np.divmod(flat, m)
+    _, i, j = _places(flat, n, m)
     for part in (p for p in choices if p is not least):
         met = part.count(i + offset, j, m)
         count = np.minimum(met, 1 if count is None else count)

@@ -78,13 +78,15 @@ class Piece:
 
     def interval(self, i: Array, m: int) -> tuple[Array, Array]:
         """lo and hi: query i sees no key outside lo … hi − 1; rows outside first … stop − 1 have hi ≤ lo."""
-        lo, hi = np.zeros(i.shape, dtype=np.int64), np.full(i.shape, m, dtype=np.int64)
+        lo = np.full(i.shape, max([0, *(e.plus for e in self.lower if e.block == 0)]), dtype=np.int64)
+        hi = np.full(i.shape, min([m, *(e.plus for e in self.upper if e.block == 0)]), dtype=np.int64)
         for edge in self.lower:
-            lo = np.maximum(lo, edge.at(i))
+            lo = np.maximum(lo, edge.at(i)) if edge.block else lo
         for edge in self.upper:
-            hi = np.minimum(hi, edge.at(i))
-        inside = (i >= self.first) & (i < self.stop)
-        return lo, np.where(inside, np.maximum(hi, lo), lo)
+            hi = np.minimum(hi, edge.at(i)) if edge.block else hi
+        hi = np.maximum(hi, lo)
+        everywhere = self.first == -FAR and self.stop == FAR
+        return lo, hi if everywhere else np.where((i >= self.first) & (i < self.stop), hi, lo)
 
     def parts(self) -> Iterator[Piece]:
         """Disjoint pieces with one run of keys each, and with single residues wherever there are several classes."""
