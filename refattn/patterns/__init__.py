@@ -1,4 +1,4 @@
-"""Who may look at whom: patterns as values, their algebra, and the patterns of the papers by name (``refattn.patterns.named``)."""
+"""Who may look at whom: patterns as values, their algebra, and those of the papers by name (in ``named``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from refattn.patterns.columns import Fixed, Global
 from refattn.patterns.grid import Axial, Cross
 from refattn.patterns.local import Causal, Local, LogSparse, Self, Strided
 from refattn.patterns.random import Random
+from refattn.patterns.reach import reach
 
 __all__ = [
     "All",
@@ -29,4 +30,5 @@ __all__ = [
     "Short",
     "Split",
     "Strided",
+    "reach",
 ]

@@ -98,15 +98,15 @@ class Pattern:
         """A leaf of count ≤ 1 as disjoint `Piece`s for n keys and queries up to position `last`; None if it can't be."""
         return None
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Pattern) -> Pattern:
         return Union((*_parts(self, Union), *_parts(other, Union))) if isinstance(other, Pattern) else NotImplemented
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Pattern) -> Pattern:
         if not isinstance(other, Pattern):
             return NotImplemented
         return Intersection((*_parts(self, Intersection), *_parts(other, Intersection)))
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Pattern) -> Pattern:
         return Sum((*_parts(self, Sum), *_parts(other, Sum))) if isinstance(other, Pattern) else NotImplemented
 
     def __invert__(self) -> Complement:
@@ -121,7 +121,7 @@ class Pattern:
 
 def _parts(pattern: Pattern, kind: type) -> tuple[Pattern, ...]:
     """A | B | C is one union of three."""
-    return pattern.parts if isinstance(pattern, kind) else (pattern,)  # type: ignore[attr-defined,no-any-return]
+    return pattern.parts if isinstance(pattern, kind) else (pattern,)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, repr=False)

@@ -79,7 +79,7 @@ class Fixed(Pattern):
     slots, counted from the end of the block as in the authors' code.
     """
 
-    l: int  # noqa: E741  # the paper's letter
+    l: int
     c: int = 1
     slot: int = 0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ def _turns(part: Piece, first: int, stop: int, m: int) -> list[int]:
 def _quasi(counts: Callable[[Array], Array], cuts: list[int], period: int) -> int:
     """Σ counts(i) over cuts[0] ≤ i < cuts[-1]."""
     found = 0
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         turns = (b - a) // period
         if turns < 4:
             found += _direct(counts, a, b)
