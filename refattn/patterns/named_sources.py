@@ -21,15 +21,15 @@ class Named:
 
 
 SURVEY = "《降低Transformer复杂度O(N^2)的方法汇总》, figures for n = 12: a query is never among its own keys"
-_CHILD = "Child et al. 2019, arXiv:1904.10509, section 4 and equations 5 to 8; code openai/sparse_attention"
-_QIU = "Qiu et al. 2020, arXiv:1911.02972, section 3; no code was published"
-_BELTAGY = "Beltagy et al. 2020, arXiv:2004.05150, section 3; code allenai/longformer and Hugging Face transformers"
-_LIU = "Liu et al. 2018, arXiv:1801.10198, section 4.2.2"
-_ZAHEER = "Zaheer et al. 2020, arXiv:2007.14062, section 2; code google-research/bigbird and Hugging Face transformers"
-_LI = "Li et al. 2019, arXiv:1907.00235, section 4.2"
-_HO = "Ho et al. 2019, arXiv:1912.12180, section 3; code google-research/axial"
-_HUANG = "Huang et al. 2019, arXiv:1811.11721, section 3.2; code speedinghzl/CCNet"
-_WANG = "Wang et al. 2020, arXiv:2002.06170, section 2; code cgraywang/transformer-on-diet"
+_CHILD = "Child et al. 2019, arXiv:1904.10509; code openai/sparse_attention"
+_QIU = "Qiu et al. 2020, arXiv:1911.02972; no code was published"
+_BELTAGY = "Beltagy et al. 2020, arXiv:2004.05150; code allenai/longformer and Hugging Face transformers"
+_LIU = "Liu et al. 2018, arXiv:1801.10198"
+_ZAHEER = "Zaheer et al. 2020, arXiv:2007.14062; code google-research/bigbird and Hugging Face transformers"
+_LI = "Li et al. 2019, arXiv:1907.00235"
+_HO = "Ho et al. 2019, arXiv:1912.12180; code google-research/axial"
+_HUANG = "Huang et al. 2019, arXiv:1811.11721; code speedinghzl/CCNet"
+_WANG = "Wang et al. 2020, arXiv:2002.06170; code cgraywang/transformer-on-diet"
 
 NAMED: Mapping[str, Named] = {
     "SparseTransformer.strided": Named(

@@ -244,6 +244,41 @@ READINGS = [
           "a sum of nothing has no value", "backends/exact_rules.py",
           "keepdims=keepdims, initial=ZERO)", "keepdims=keepdims)"),
 ]
+PATTERNS = [
+    Fault("test_patterns.py::test_the_entries_of_a_leaf_are_its_counts",
+          "a stride that does not end on the last key loses one", "refattn/patterns/pieces.py",
+          "np.maximum(-((lo - hi) // step), 0)", "np.maximum((hi - lo) // step, 0)"),
+    Fault("test_patterns.py::test_the_closed_forms_of_a_leaf_are_sums_of_its_counts",
+          "blocks are taken apart from the first query on", "refattn/patterns/counting.py",
+          "for a in range(first // block * block, stop, block)", "for a in range(first, stop, block)"),
+    Fault("test_patterns.py::test_the_tiles_of_a_leaf_are_a_partition",
+          "a key is sure if one query sees it", "refattn/patterns/tiling.py",
+          "a, b = int(lo.max()), int(hi.min())", "a, b = int(lo.min()), int(hi.max())"),
+    Fault("test_patterns.py::test_lists_sums_and_tiles_of_joined_patterns_are_their_counts",
+          "a pair without a multiplicity takes that of the other pattern", "refattn/patterns/listing.py",
+          "np.minimum(met, 1 if count is None else count)", "met if count is None else np.minimum(met, count)"),
+    Fault("test_patterns.py::test_closed_forms_of_joined_patterns_taken_apart",
+          "equal products of leaves replace each other", "refattn/patterns/counting.py",
+          "found[x | y] = found.get(x | y, 0) + s * t", "found[x | y] = s * t"),
+    Fault("test_patterns.py::test_the_operators_are_max_min_sum_and_complement",
+          "a key that both see counts twice", "refattn/patterns/algebra.py",
+          "found = np.maximum(found, part._count(i, j, n))", "found = found + part._count(i, j, n)"),
+    Fault("test_patterns.py::test_what_is_written_is_read_again",
+          "no parentheses", "refattn/patterns/algebra.py",
+          "    loose = part.binds < binds", "    loose = part.binds < 0"),
+    Fault("test_patterns.py::test_closed_forms_are_lengths_of_lists_at_sizes_with_many_periods",
+          "growth from period to period is added once too often", "refattn/patterns/counting.py",
+          "(turns * (turns - 1) // 2)", "(turns * (turns + 1) // 2)"),
+    Fault("test_patterns.py::test_few_pairs_of_many_are_listed_without_the_square",
+          "distances beyond 512 are left out", "refattn/patterns/local.py",
+          "range(max(last, 0).bit_length())", "range(min(max(last, 0).bit_length(), 10))"),
+    Fault("test_patterns.py::test_counts_of_sequences_that_nobody_could_list",
+          "queries after the last whole period are left out", "refattn/patterns/counting.py",
+          "(turns * (turns - 1) // 2) + _direct(counts, a + turns * period, b)", "(turns * (turns - 1) // 2)"),
+    Fault("test_patterns.py::test_keys_that_do_not_exist_are_not_seen",
+          "keys that do not exist are seen", "refattn/patterns/algebra.py",
+          "return np.where((j >= 0) & (j < n), found, 0)", "return found"),
+]
 OF_HEADS = [  # and head by head
     Fault("test_overrides.py::test_an_override_is_the_generic_text",
           "the gradient of a bias that heads share is that of the last one", "backends/by_head.py",
@@ -273,4 +308,4 @@ OF_TILES = [  # the same laws on the tile engine
           "gradients of shared keys are those of the last head", ENGINE,
           "                for at in heads.shared[key]:\n", "                for at in heads.shared[key][-1:]:\n"),
 ]
-FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *OPERATIONS, *OF_HEADS, *OF_TILES]
+FAULTS = [*BATCH, *REPORTS, *CAUSAL, *COSTS, *TEXTS, *EDGES, *BITS, *READINGS, *PATTERNS, *OPERATIONS, *OF_HEADS, *OF_TILES]
