@@ -11,7 +11,8 @@ from refattn.patterns import checks
 from refattn.patterns.algebra import Entries, Pattern
 
 Array = Any
-ROUNDS = 6
+ROUNDS, MANY_ROUNDS, FEW_BITS = 8, 24, 6
+"""Few bits mix slowly: with 8 rounds some pairs of 5 keys come up 30 % too often, with 24 all as often as they should."""
 _STEP, _ONE, _TWO = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -62,7 +63,9 @@ class Random(Pattern):
         """A key for each row and round."""
         with np.errstate(over="ignore"):
             base = _mixed(_mixed(np.uint64(self.seed) + _STEP) ^ np.uint64(n)) ^ i.astype(np.uint64)
-            return [_mixed(_mixed(base) + np.uint64(r + 1) * _STEP) for r in range(ROUNDS)]
+            base = _mixed(base)
+            rounds = MANY_ROUNDS if n <= 1 << FEW_BITS else ROUNDS
+            return [_mixed(base + np.uint64(r + 1) * _STEP) for r in range(rounds)]
 
 
 def _network(x: Array, rounds: list[Array], n: int, backward: bool) -> Array:
@@ -71,8 +74,7 @@ def _network(x: Array, rounds: list[Array], n: int, backward: bool) -> Array:
     low = np.uint64(bits - bits // 2)
     masks = np.uint64((1 << (bits // 2)) - 1), np.uint64((1 << int(low)) - 1)
     halves = [x >> low, x & masks[1]]
-    order = range(ROUNDS - 1, -1, -1) if backward else range(ROUNDS)
-    for r in order:
+    for r in reversed(range(len(rounds))) if backward else range(len(rounds)):
         at = r % 2
         halves[at] = halves[at] ^ (_mixed(halves[1 - at] + rounds[r]) & masks[at])
     return halves[0] << low | halves[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from refattn.catalogue import constructors
@@ -134,6 +134,9 @@ def test_the_tiles_of_a_leaf_are_a_partition(pattern: Pattern) -> None:
 
 @drawn
 @given(joined, lengths, st.integers(1, 9))
+@example((Fixed(3, 3) + Local(0, 0)) & Cross((2, 2, 3)), (21, 19, "top_left"), 4)
+@example((Random(2) + Random(3, seed=5)) & (Local(2, 1) + Local(3, 3)), (14, 9, "bottom_right"), 3)
+@example((Coarse(Random(2) + Local(1, 0), 2) | Causal()) & ~Self() & Global(first=2), (13, 13, 0), 5)
 def test_lists_sums_and_tiles_of_joined_patterns_are_their_counts(pattern: Pattern, lengths: Any, rows: int) -> None:
     check_entries(pattern, *at(lengths))
     check_sums(pattern, *at(lengths))
