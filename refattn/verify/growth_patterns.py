@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -9,7 +10,7 @@ from itertools import product
 from refattn.patterns import Cross, Pattern, Split
 from refattn.patterns.named import BigBird, LocalBlocks, LogTrans, Longformer, SparseTransformer
 from refattn.verify.claim import Claim
-from refattn.verify.forms import FORMS, N, SQUARE, Form, form
+from refattn.verify.forms import FORMS, SQUARE, Form, N, form
 from refattn.verify.growth_claim import claim
 
 Sizes = Mapping[str, int]
@@ -105,4 +106,4 @@ def pattern_claims() -> tuple[Claim, ...]:
 
 def _root(at: Sizes) -> int:
     """√n of a square."""
-    return round(at["n"] ** 0.5)
+    return math.isqrt(at["n"])

@@ -154,7 +154,7 @@ def test_positions_that_are_no_whole_numbers_are_refused() -> None:
 def test_what_is_no_pattern_does_not_join() -> None:
     for value in (3, True, np.ones((2, 2))):
         with pytest.raises(TypeError):
-            Local(1, 1) | value  # type: ignore[operator]  # noqa: B018
+            Local(1, 1) | value  # type: ignore[operator]
 
 
 def test_patterns_are_values_that_show_how_they_are_made() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layout import ROOT
 from refattn.catalogue import constructors
 from refattn.errors import OptionError
 from refattn.expression import parse
@@ -190,7 +191,8 @@ def test_the_layers_of_a_transformer_on_a_diet() -> None:
 @pytest.mark.parametrize(("n", "l"), [(64, 8), (61, 8), (20, 20), (100, 7)])
 def test_closed_forms_of_the_sparse_transformer(n: int, l: int) -> None:
     m, rest = divmod(n, l)
-    local, strided = read(f"SparseTransformer.strided({l}, 'openai', 'first')"), read(f"SparseTransformer.strided({l}, part='second')")
+    local = read(f"SparseTransformer.strided({l}, 'openai', 'first')")
+    strided = read(f"SparseTransformer.strided({l}, part='second')")
     assert local.nnz(n, n) == l * n - l * (l - 1) // 2
     assert strided.nnz(n, n) == l * m * (m + 1) // 2 + rest * (m + 1)
     assert read(f"SparseTransformer.strided({l}, 'openai')").nnz(n, n) == local.nnz(n, n) + strided.nnz(n, n) - n
@@ -214,7 +216,7 @@ def test_closed_forms_of_the_others() -> None:
     assert read("LocalBlocks.own(4)").nnz(n, n) == own
     assert read("LocalBlocks.own(4, causal=False)").nnz(n, n) == n * size
     assert read("LocalBlocks.t2t_right(4)").nnz(n, n) == own + (m - 1) * size**2
-    assert read("LocalBlocks.lucidrains(4, 2)").nnz(n, n) == sum(min(a, 2) * size**2 + size * (size + 1) // 2 for a in range(m))
+    assert read("LocalBlocks.lucidrains(4, 2)").nnz(n, n) == own + sum(min(a, 2) * size**2 for a in range(m))
     assert read("BlockBERT.heads(4, (1, 2))").nnz(24, 24) == 3 * 24**2 // 4
     assert read("LogTrans.formula()").nnz(100, 100) == 1 + sum(int(log2(i)) + 2 for i in range(1, 100))
     assert read("CCNet.criss_cross(5, 7)").nnz(35, 35) == 35 * 11
@@ -317,3 +319,12 @@ def test_full_attention_for_short_sequences() -> None:
     hf = read("BigBird.itc(4, 1, 'multiset', 'hf_eval')")
     assert hf.nnz(28, 28) == hf.weight(28, 28) == 28 * 28
     assert hf.nnz(32, 32) < 32 * 32
+
+
+def test_the_page_names_every_pattern_with_what_it_sees_and_its_conventions() -> None:
+    page = (ROOT / "docs" / "patterns.md").read_text(encoding="utf-8")
+    for name, named in NAMED.items():
+        (line,) = [line for line in page.split("\n") if line.startswith(f"| `{name}(")]
+        assert f"| {named.says} |" in line
+        for convention in named.conventions:
+            assert convention.split("=")[-1].strip("'") in line
