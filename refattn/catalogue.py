@@ -9,6 +9,27 @@ from typing import Any
 from refattn import rng
 from refattn.errors import OptionError
 from refattn.expression import parse, written
+from refattn.patterns import (
+    All,
+    Alternate,
+    Axial,
+    Blocks,
+    Causal,
+    Coarse,
+    Cross,
+    Fixed,
+    Global,
+    Heads,
+    Local,
+    LogSparse,
+    Pattern,
+    Random,
+    Self,
+    Short,
+    Split,
+    Strided,
+)
+from refattn.patterns.named import PAPERS
 from refattn.schemes.dense import Dense
 
 Sizes = Mapping[str, int]
@@ -100,8 +121,19 @@ DENSE = Row(
 ROWS: tuple[Row, ...] = (DENSE,)
 
 
+PATTERNS: tuple[type, ...] = (
+    All, Self, Causal, Local, Strided, LogSparse, Global, Fixed, Blocks, Split, Random, Axial, Cross, Coarse, Short, Heads,
+    Alternate, *PAPERS,
+)  # fmt: skip
+"""The classes that patterns are written with; those of papers have named constructors only."""
+
+
 def constructors() -> dict[str, type]:
-    """The classes that an expression may name, by name."""
+    """The classes that an expression may name, by name: schemes first, then patterns."""
+    return {**_schemes(), **{cls.__name__: cls for cls in PATTERNS}}
+
+
+def _schemes() -> dict[str, type]:
     return {type(r.scheme).__name__: type(r.scheme) for r in ROWS}
 
 
@@ -115,7 +147,21 @@ def scheme(text: Any) -> Any:
     """
     made = parse(text, constructors()) if isinstance(text, str) else text
     if not hasattr(made, "forward"):
-        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(constructors())}")
+        raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(_schemes())}")
+    return made
+
+
+def scheme_or_pattern(text: Any) -> Any:
+    """The scheme or pattern that an expression describes, as ``"Local(2, 0) | Global(first=1)"``.
+
+    Raises
+    ------
+    OptionError
+        For text that is no expression, or describes something else.
+    """
+    made = parse(text, constructors()) if isinstance(text, str) else text
+    if not hasattr(made, "forward") and not isinstance(made, Pattern | Heads | Alternate):
+        raise OptionError(f"{written(made)} is neither a scheme nor a pattern; there is {', '.join(constructors())}")
     return made
 
 

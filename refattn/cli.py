@@ -18,14 +18,17 @@ from typing import Any, NoReturn
 import refattn
 from refattn import cli_bench, cli_check, cli_vectors
 from refattn.arguments import DTYPES, scheme_argument, size, width
-from refattn.catalogue import scheme
+from refattn.catalogue import scheme, scheme_or_pattern
 from refattn.errors import RefattnError
 from refattn.expression import written
+from refattn.ops.visibility import ALIGNS
 
 EXAMPLES = """\
 examples:
   refattn list
   refattn show "Dense(causal=True, align='bottom_right')" --n 6 --m 9
+  refattn show "Local(2, 2) | Global(first=1)"
+  refattn show "SparseTransformer.strided(4, part='alternate')" --hops 2 --residual
   refattn cost "Dense(causal=True)" --n 1000000 --d 128 --block none
   refattn check kernel.py:attention --vjp kernel.py:attention_vjp --scheme "Dense(causal=True)"
   refattn check kernel.py:attention --scheme "Dense(causal=True)" --rows 32 --n 10**6
@@ -34,7 +37,7 @@ examples:
   refattn bench --n 1024 --dtype float32
 """
 _PLAIN = {"×": "x", "−": "-", "≤": "<=", "≥": ">=", "≠": "!=", "…": "...", "·": ".", "∞": "inf", "√": "sqrt"}
-_PLAIN |= {"■": "#", "█": "#"}
+_PLAIN |= {"■": "#", "█": "#", "–": "-"}
 _BYTES = {"float64": 8, "float32": 4, "float16": 4, "bfloat16": 4}
 
 
@@ -114,9 +117,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show_options(p: argparse.ArgumentParser) -> None:
-    scheme_argument(p)
+    p.add_argument("scheme", metavar="EXPR", help='a scheme or a pattern, as "Local(2, 0) | Global(first=1)"')
     p.add_argument("--n", type=size, default=12, help="queries (default 12)")
     p.add_argument("--m", type=size, help="keys (default: as many as queries)")
+    p.add_argument("--align", choices=ALIGNS[1:], help="of a pattern, where n and m differ")
+    p.add_argument("--hops", type=size, metavar="M", help="what outputs of M layers depend on, instead of one layer")
+    p.add_argument("--residual", action="store_true", help="with --hops: every layer passes its input on, too")
     p.add_argument("--png", metavar="FILE", help="write an image (needs the extra 'plot') instead of drawing here")
 
 
@@ -155,7 +161,7 @@ def _block(text: str) -> int | None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from refattn.catalogue import ROWS
+    from refattn.catalogue import PATTERNS, ROWS
 
     heads = ("name", "class", "paper", "tags", "conventions")
     rows = [
@@ -164,6 +170,7 @@ def _list(args: argparse.Namespace) -> int:
     ]
     print("\n".join(_table(heads, rows, width())))
     print("\nA convention of published code is written as Dense.conventions['jax'].")
+    print("\n".join(textwrap.wrap(f"Patterns: {', '.join(cls.__name__ for cls in PATTERNS)}.", width())))
     return 0
 
 
@@ -183,15 +190,30 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> I
 def _show(args: argparse.Namespace) -> int:
     from refattn import draw
 
-    made = scheme(args.scheme)
+    made = scheme_or_pattern(args.scheme)
+    options = {"align": args.align, "hops": args.hops, "residual": args.residual}
+    name, composed = written(made), ""
+    if not hasattr(made, "forward"):  # a pattern is called as it was asked for, and shown as it is composed
+        name, composed = " ".join(args.scheme.split()), name
+    if args.hops is not None:
+        name += f", {args.hops} layer{'s' * (args.hops != 1)}" + ", residual" * args.residual
     if args.png is not None:
-        file = draw.save(made, args.png, args.n, args.m, title=written(made))
-        print(f"{file}: {written(made)}, {args.n} queries, {args.n if args.m is None else args.m} keys")
+        file = draw.save(made, args.png, args.n, args.m, title=name, **options)
+        print(f"{file}: {name}, {args.n} queries, {args.n if args.m is None else args.m} keys")
         return 0
-    print(draw.as_text(made, args.n, args.m, width=width() if sys.stdout.isatty() else None))
-    see = draw.sees(made, args.n, args.m)
-    print(f"\n{written(made)}: {int(see.sum())} of {see.size} pairs seen")
+    print(draw.as_text(made, args.n, args.m, width=width() if sys.stdout.isatty() else None, **options))
+    print(f"\n{name}: {_seen(draw.panels(made, args.n, args.m, **options))}")
+    if "".join(composed.split()) not in ("", "".join(args.scheme.split())):
+        print(f"    = {composed}")
     return 0
+
+
+def _seen(panels: Sequence[Any]) -> str:
+    """How many pairs there are, are seen, and are seen again."""
+    size, seen = sum(p.counts.size for p in panels), sum(int((p.counts > 0).sum()) for p in panels)
+    again = sum(int(p.counts.sum()) for p in panels)
+    several = f" in {len(panels)} different matrices" if len(panels) > 1 else ""
+    return f"{seen} of {size} pairs seen{several}" + (f", {again} with multiplicities" if again > seen else "")
 
 
 def _cost(args: argparse.Namespace) -> int:
@@ -199,7 +221,7 @@ def _cost(args: argparse.Namespace) -> int:
     sizes = {"b": args.b, "heads": args.heads, "kv_heads": args.heads if args.kv_heads is None else args.kv_heads}
     sizes |= {"n": args.n, "m": args.n if args.m is None else args.m, "d": args.d, "e": args.d if args.e is None else args.e}
     b, h, g, n, m, d, e = sizes.values()
-    from refattn.draw.text import needed
+    from refattn.draw.panels import needed
 
     more = needed(made, (b, h, n, m))
     cost = made.cost(made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **more), args.block)

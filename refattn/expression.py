@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from refattn.errors import OptionError
+from refattn.patterns import Alternate, Heads, Pattern
 
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.BitOr: ("|", operator.or_),
@@ -48,8 +49,8 @@ def written(value: Any) -> str:
     if isinstance(value, tuple):
         inside = ", ".join(written(x) for x in value)
         return f"({inside},)" if len(value) == 1 else f"({inside})"
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return repr(value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type | Pattern | Heads | Alternate):
+        return repr(value)  # that of a pattern is its expression
     changed = [
         f"{f.name}={written(getattr(value, f.name))}"
         for f in dataclasses.fields(value)

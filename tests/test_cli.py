@@ -113,6 +113,33 @@ def test_show_writes_a_picture(run: Run, tmp_path: Path) -> None:
     assert file.read_bytes()[1:4] == b"PNG"
 
 
+def test_show_draws_patterns_as_asked_for_and_as_composed(run: Run) -> None:
+    status, out, err = run("show", "SparseTransformer.strided(2, part='second')", "--n", "4")
+    assert (status, err) == (0, "")
+    assert out.split("\n")[2:] == [
+        "      1  · ■ · ·",
+        "      2  ■ · ■ ·",
+        "      3  · ■ · ■",
+        "",
+        "SparseTransformer.strided(2, part='second'): 6 of 16 pairs seen",
+        "    = Strided(period=2) & Causal()",
+        "",
+    ]
+    assert run("show", "Causal() + Self()", "--n", "2")[1].split("\n")[1:] == [
+        "query 0  2 ·", "      1  ■ 2", "", "Causal() + Self(): 3 of 4 pairs seen, 5 with multiplicities", "",
+    ]  # fmt: skip
+    assert "    =" not in run("show", "Causal()", "--n", "2")[1]
+    assert "3  ■ ■ ■ ■ ■ ■\n" in run("show", "Causal()", "--n", "4", "--m", "6", "--align", "bottom_right")[1]
+
+
+def test_show_draws_what_several_layers_reach(run: Run) -> None:
+    _, out, _ = run("show", "SparseTransformer.strided(3, 'survey', 'alternate')", "--hops", "2")
+    assert "'alternate'), 2 layers: 24 of 144 pairs seen" in out
+    _, out, _ = run("show", "SparseTransformer.strided(3, 'survey', 'alternate')", "--hops", "2", "--residual")
+    assert "'alternate'), 2 layers, residual: 78 of 144 pairs seen" in out
+    assert "Dense(causal=True), 1 layer: 78 of 144 pairs seen" in run("show", "Dense(causal=True)", "--hops", "1")[1]
+
+
 def test_show_on_a_narrow_terminal_refuses_what_does_not_fit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
@@ -159,7 +186,13 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["chek"], "invalid choice: 'chek'"),
         (["show"], "required: EXPR"),
         (["show", "Dens()"], "did you mean 'Dense'?\n    Dens()\n    ^^^^"),
-        (["show", "3"], "3 is not a scheme; there is Dense"),
+        (["show", "3"], "3 is neither a scheme nor a pattern; there is Dense, All"),
+        (["show", "Local(1)"], "missing a required argument: 'right'; it takes left, right, dilation\n    Local(1)"),
+        (["show", "Blocks(0)"], "Blocks: size=0 must be at least 1\n    Blocks(0)\n    ^^^^^^^^^"),
+        (["show", "All()", "--m", "3"], "n=12 queries and m=3 keys: a pattern needs align='top_left' or 'bottom_right'"),
+        (["show", "Dense()", "--align", "top_left"], "align='top_left' is for patterns"),
+        (["show", "All()", "--hops", "2", "--m", "3", "--align", "top_left"], "where n = m, but n=12 and m=3"),
+        (["show", "All()", "--residual"], "give hops, the number of layers, too"),
         (["show", "Dense()", "--n", "0"], "n=0: a picture has 1 to 4096"),
         (["show", "Dense()", "--n", "-1"], "'-1' is no size"),
         (["show", "Dense()", "--png", "a.xyz"], "a.xyz: the name must end in an image format"),

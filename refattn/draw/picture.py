@@ -6,14 +6,30 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from refattn.draw.text import sees
+from refattn.draw.panels import Panel, panels
 from refattn.errors import BackendUnavailable, OptionError
 
 SEEN, UNSEEN, LINE, INK = "#2f5d8c", "#eef1f4", "#ffffff", "#33383d"
+TWICE = "#c2571a"
+"""Seen more than once."""
+ACROSS = 4
+"""Panels side by side."""
 
 
-def save(scheme: Any, file: str | Path, n: int = 12, m: int | None = None, *, title: str = "") -> Path:
-    """Draw the visible pairs of a scheme into `file` (its ending decides the format, as in .png) and return its path.
+def save(
+    scheme: Any,
+    file: str | Path,
+    n: int = 12,
+    m: int | None = None,
+    *,
+    title: str = "",
+    align: str | None = None,
+    hops: int | None = None,
+    residual: bool = False,
+) -> Path:
+    """Draw who sees whom into `file` (its ending decides the format, as in .png) and return its path.
+
+    A scheme or a pattern; several heads or layers stand side by side. The rest is as in ``panels``.
 
     Raises
     ------
@@ -32,15 +48,29 @@ def save(scheme: Any, file: str | Path, n: int = 12, m: int | None = None, *, ti
     formats = sorted(FigureCanvasAgg.get_supported_filetypes())
     if Path(file).suffix[1:].lower() not in formats:
         raise OptionError(f"{file}: the name must end in an image format, as picture.png; there are {', '.join(formats)}")
-    see = sees(scheme, n, m)
-    figure = Figure(figsize=_size(*see.shape), dpi=160, facecolor="white")
+    found = panels(scheme, n, m, align=align, hops=hops, residual=residual)
+    columns = min(len(found), ACROSS)
+    lines = -(-len(found) // columns)
+    wide, high = _size(*found[0].counts.shape)
+    figure = Figure(figsize=(wide * columns, high * lines), dpi=160, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    _draw(axes, see)
-    caption = [*textwrap.wrap(title, 62), f"{int(see.sum())} of {see.size} pairs seen"]
-    axes.set_title("\n".join(caption), loc="left", fontsize=9.5, color=INK, pad=10)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for at, axes in enumerate(grid.flat):
+        if at >= len(found):
+            axes.set_axis_off()
+            continue
+        _draw(axes, found[at].counts)
+        axes.set_title("\n".join(_caption(found[at], title if at == 0 else "")), loc="left", fontsize=9.5, color=INK, pad=10)
     figure.savefig(file, bbox_inches="tight", pad_inches=0.15)
     return Path(file)
+
+
+def _caption(panel: Panel, title: str) -> list[str]:
+    counts = panel.counts
+    seen = f"{int((counts > 0).sum())} of {counts.size} pairs seen"
+    if counts.max() > 1:
+        seen += f", {int(counts.sum())} with multiplicities"
+    return [*textwrap.wrap(title, 62), f"{panel.label}: {seen}" if panel.label else seen]
 
 
 def _size(n: int, m: int) -> tuple[float, float]:
@@ -49,12 +79,13 @@ def _size(n: int, m: int) -> tuple[float, float]:
     return max(5 * m / longest, 2.5) + 0.9, max(5 * n / longest, 1.0) + 1.1
 
 
-def _draw(axes: Any, see: Any) -> None:
+def _draw(axes: Any, counts: Any) -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    n, m = see.shape
-    axes.imshow(see, cmap=ListedColormap([UNSEEN, SEEN]), vmin=0, vmax=1, interpolation="nearest", aspect="equal")
+    n, m = counts.shape
+    shades = ListedColormap([UNSEEN, SEEN, TWICE])
+    axes.imshow(counts.clip(max=2), cmap=shades, vmin=0, vmax=2, interpolation="nearest", aspect="equal")
     if max(n, m) <= 64:  # beyond, lines between the cells would hide them
         axes.set_xticks([j - 0.5 for j in range(1, m)], minor=True)
         axes.set_yticks([i - 0.5 for i in range(1, n)], minor=True)

@@ -2,28 +2,27 @@
 
 Every text is run by the counting reading at growing n, up to 2²⁰, and the law is derived from the counts: an identity in
 the forms of ``refattn.verify.forms`` wherever there is one. Other sizes stay as they are, so that the numbers in a law are
-multiples of d = e = 64 for one head of one item.
+multiples of d = e = 64 for one head of one item. Patterns are counted by the pairs that they see, with all their sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from refattn.backend import load, using
 from refattn.catalogue import ROWS, Row, Variant
 from refattn.errors import OptionError
-from refattn.verify.claim import Claim, Curve, Picture
-from refattn.verify.forms import FORMS, Form, Law, Point, derive
+from refattn.verify.claim import Claim
+from refattn.verify.growth_claim import claim
+from refattn.verify.growth_patterns import pattern_claims
 from refattn.verify.sizes import at_sizes
 
 FIXED = {"b": 1, "h": 1, "g": 1, "d": 64, "e": 64}
 BLOCK = 4096
 WHOLE = tuple(2**k for k in range(2, 21))
 BLOCKED = tuple(BLOCK * k for k in (2, 3, 4, 5, 6, 8, 16, 32, 64, 128, 256))
-DRIFT = 0.01
-"""A fit stands for its form if the ratio to the count moves less than this over the three largest sizes."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,14 @@ STATED: Mapping[str, tuple[Stated, ...]] = {
 
 
 def run(rows: Iterable[Row] = ROWS) -> tuple[Claim, ...]:
-    """A claim for each statement about each row, under the row's first variant.
+    """A claim for each statement about each row, under the row's first variant, and those about patterns.
 
     Raises
     ------
     OptionError
         For a row about whose growth nothing is stated.
     """
-    return tuple(claim for row in rows for claim in row_claims(row, row.variants[0]))
+    return (*(claim for row in rows for claim in row_claims(row, row.variants[0])), *pattern_claims())
 
 
 def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
@@ -113,42 +112,3 @@ def _counted(reading: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
     with using(reading), reading.counted() as tally:
         result = call()
     return tally, result
-
-
-def claim(name: str, law: str, source: str, points: Sequence[Point], forms: Sequence[Form] = FORMS) -> Claim:
-    """The claim that the counts at `points` grow as the form called `law`; points go from small to large.
-
-    Raises
-    ------
-    OptionError
-        If `law` is none of `forms`, or the points can't tell these apart.
-    """
-    if law not in {f.name for f in forms}:
-        raise OptionError(f"{name}: {law!r} is none of the forms {', '.join(f.name for f in forms)}")
-    found = derive(points, forms)
-    return Claim(
-        name=name,
-        statement=f"grow as {law}",
-        source=source,
-        bound=law,
-        measured=_measured(found, points),
-        trials=len(points),
-        holds=found.leading == law and found.drift <= DRIFT,
-        picture=_picture(name, found, points),
-    )
-
-
-def _measured(law: Law, points: Sequence[Point]) -> str:
-    first, last = (", ".join(f"{x} = {size:,}" for x, size in at.items()) for at in (law.since, points[-1][0]))
-    if law.solved:
-        return f"{law}, identically: {law.solved} sizes fix it, {law.held} more obey it, from {first} to {last}"
-    return f"{law}, a fit: off by up to {law.drift:.2%} from {first} to {last}"
-
-
-def _picture(name: str, law: Law, points: Sequence[Point]) -> Picture:
-    """The counts over n as marks, the law as a line where it holds."""
-    counted = Curve("_", tuple(at["n"] for at, _ in points), tuple(count for _, count in points))
-    sizes = [at for at, _ in points]
-    since = sizes[sizes.index(law.since) :]
-    line = Curve(f"{name}\n{law}", tuple(at["n"] for at in since), tuple(law.real(at) for at in since), bound=True)
-    return Picture("n", "elements" if "elements" in name else "steps", (line, counted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from refattn.backend import load
 from refattn.catalogue import ROWS
 from refattn.errors import OptionError
+from refattn.patterns import Local
 from refattn.schemes import dense
-from refattn.verify import growth
+from refattn.verify import growth, growth_patterns
 from refattn.verify.forms import FORMS, derive, form
 from refattn.verify.sizes import shapes
 
@@ -174,17 +176,41 @@ def claims() -> tuple[Any, ...]:
 
 def test_the_catalogue_grows_as_stated_and_all_of_it_identically(claims: tuple[Any, ...]) -> None:
     assert {row.name for row in ROWS} == set(growth.STATED)
-    assert len(claims) == sum(map(len, growth.STATED.values()))
+    assert len(claims) == sum(map(len, growth.STATED.values())) + len(growth_patterns.STATED)
     for claim in claims:
         print(claim)
         assert claim.holds
         assert ", identically: " in claim.measured
-        assert "to n = 1,048,576" in claim.measured
+        assert "to n = 1,048,576" in claim.measured or claim.name.endswith(": pairs seen")
     found = {claim.name: claim.measured.partition(",")[0] for claim in claims}
     assert found["dense: multiply-adds of forward"] == "128·n²"
     assert found["dense: multiply-adds of vjp"] == "320·n²"
     assert found["dense: exponentials of forward"] == "n²"
     assert found["dense: elements saved"] == "65·n"
+
+
+def test_patterns_grow_as_their_papers_say(claims: tuple[Any, ...]) -> None:
+    found = {claim.name.removesuffix(": pairs seen"): claim for claim in claims}
+    laws = {name: found[name].measured.partition(",")[0] for name in (s.name for s in growth_patterns.STATED)}
+    assert laws == {
+        "SparseTransformer.strided(√n)": "(3/2)·n·√n − n + (1/2)·√n",
+        "SparseTransformer.fixed(√n)": "n·√n",
+        "CCNet.criss_cross(√n, √n)": "2·n·√n − n",
+        "LogTrans.formula()": "n·log n + 1",
+        "Longformer.sliding(w)": "2·n·w + n − w² − w",
+        "LocalBlocks.own(b)": "(1/2)·n·b + (1/2)·n",
+        "BigBird.itc(b, 3, 'multiset')": "10·n·b − 18·b²",
+        "BlockBERT: Split(blocks)": "n²/blocks",
+    }
+    assert {s.law for s in growth_patterns.STATED} == {"n·√n", "n·log n", "n·w", "n·b", "n²/blocks"}
+
+
+def test_a_pattern_with_one_key_too_many_a_row_has_another_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    window = next(s for s in growth_patterns.STATED if s.law == "n·w")
+    wrong = replace(window, make=lambda at: Local(at["w"], at["w"] + at["n"] // 512))
+    monkeypatch.setattr(growth_patterns, "STATED", (wrong,))
+    (claim,) = growth_patterns.pattern_claims()
+    assert not claim.as_stated
 
 
 def test_every_variant_grows_as_its_row(row: Any, variant: Any) -> None:
