@@ -50,7 +50,9 @@ class Pattern:
 
     def contains(self, i: Array, j: Array, n: int) -> Array:
         """Whether the query at position i sees key j of n."""
-        return self.count(i, j, n) > 0
+        n = checks.sizes(0, n, 0)[1]
+        i, j = checks.positions("i", i), checks.positions("j", j)
+        return (np.asarray(self._count(i, j, n)) > 0) & (j >= 0) & (j < n)
 
     def dense(self, n: int, m: int, offset: int = 0) -> Array:
         """The counts (n, m) of n queries, the first of them at position `offset`, and m keys."""

@@ -47,7 +47,7 @@ class Local(Pattern):
     def _count(self, i: Array, j: Array, n: int) -> Array:
         away = j - i
         near = (away >= -self.left * self.dilation) & (away <= self.right * self.dilation)
-        return near & (away % self.dilation == 0)
+        return near if self.dilation == 1 else near & (away % self.dilation == 0)
 
     def pieces(self, n: int, last: int) -> tuple[Piece, ...]:
         lower, upper = Edge(1, -self.left * self.dilation), Edge(1, self.right * self.dilation + 1)

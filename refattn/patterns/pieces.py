@@ -157,18 +157,29 @@ def listed(piece: Piece, i: Array, m: int) -> tuple[Array, Array]:
     """
     rows, cols = [], []
     for part in piece.parts():
-        for single in part.classes[0].singles() if len(part.classes) == 1 else (None,):
-            one = part if single is None else replace(part, classes=(single,))
-            lo, hi = one.interval(i, m)
-            step = 1
-            if one.classes:
-                step, start, _, valid = one.residue(i)
-                first = np.minimum(lo + (start - lo) % step, hi)
-                lo, hi = first.astype(np.int64), np.where(valid, hi, first).astype(np.int64)
-                step = min(step, SAFE)
-            length = np.maximum(-((lo - hi) // step), 0)
-            row = np.repeat(np.arange(len(i)), length)
-            place = np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length)
-            rows.append(row)
-            cols.append(np.repeat(lo, length) + step * place)
+        first, length, step = _spans(part, i, m)
+        row = np.repeat(np.repeat(np.arange(len(i)), first.shape[1]), length.ravel())
+        stop = np.cumsum(length)
+        place = np.arange(len(row)) - np.repeat(stop - length.ravel(), length.ravel())
+        rows.append(row)
+        cols.append(np.repeat(first.ravel(), length.ravel()) + step * place)
     return np.concatenate(rows), np.concatenate(cols)
+
+
+def _spans(part: Piece, i: Array, m: int) -> tuple[Array, Array, int]:
+    """The keys of each row as runs: first and length (rows, runs), and the step from key to key."""
+    lo, hi = part.interval(i, m)
+    if not part.classes:
+        return lo[:, None], (hi - lo)[:, None], 1
+    modulus, start, width, valid = part.residue(i)
+    hi = np.where(valid, hi, lo)
+    if width == 1:  # one run in steps of the modulus
+        first = np.minimum(lo + (start - lo) % modulus, hi).astype(np.int64)
+        step = min(modulus, SAFE)
+        return first[:, None], -((first - hi) // step)[:, None], step
+    turn = (lo - start) // modulus
+    turns = turn[:, None] + np.arange(int(((hi - start) // modulus - turn).max(initial=0)) + 1)
+    first = start[:, None] + turns * modulus
+    stop = np.minimum(first + width, hi[:, None])
+    first = np.maximum(first, lo[:, None])
+    return first, np.maximum(stop - first, 0), 1

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from refattn.patterns.algebra import Complement, Intersection, Pattern, Sum, Tile, Union
+from refattn.patterns.algebra import Complement, Entries, Intersection, Pattern, Sum, Tile, Union
+from refattn.patterns.blocks import Coarse
 from refattn.patterns.pieces import Piece, Run
 
 Array = Any
@@ -22,7 +23,7 @@ Sure = tuple[list[Run], list[Run]]
 def tiles(pattern: Pattern, n: int, m: int, offset: int, rows: int) -> Iterator[Tile]:
     """See `Pattern.tiles`."""
     for t in range(1, pattern.most + 1):
-        level = pattern.level(t).resolved(m)
+        level = pattern.level(t)
         for q0 in range(0, n if m else 0, rows):
             q1 = min(q0 + rows, n)
             for k0, k1, seen in _row_tiles(level, np.arange(offset + q0, offset + q1), m, rows):
@@ -71,9 +72,13 @@ def _keys(pattern: Pattern, i: Array, m: int) -> Sure:
         case Complement(part=part):
             sure, maybe = _keys(part, i, m)
             return _minus([(0, m)], maybe), _minus([(0, m)], sure)
+        case Coarse():
+            return _blocks(pattern, i, m)
+    if (written_out := pattern.resolved(m)) != pattern:
+        return _keys(written_out, i, m)
     pieces = pattern.pieces(m, int(i[-1]))
     if pieces is None:
-        return _drawn(pattern, i, m)
+        return _drawn(pattern.entries(len(i), m, int(i[0])), m)
     both = [_piece(piece, i, m) for piece in pieces]
     return _or([s for s, _ in both]), _or([x for _, x in both])
 
@@ -91,11 +96,19 @@ def _piece(piece: Piece, i: Array, m: int) -> Sure:
     return sure if piece.keys is None else _and([sure, list(piece.keys)], m), maybe
 
 
-def _drawn(pattern: Pattern, i: Array, m: int) -> Sure:
-    """What has no pieces is listed."""
-    _, col, _ = pattern.entries(len(i), m, int(i[0]))
+def _drawn(entries: Entries, m: int) -> Sure:
+    """From a list of what the queries see."""
+    start, col, _ = entries
     times = np.bincount(col, minlength=m)
-    return _runs(times == len(i)), _runs(times > 0)
+    return _runs(times == len(start) - 1), _runs(times > 0)
+
+
+def _blocks(pattern: Coarse, i: Array, m: int) -> Sure:
+    """From a list of what the blocks of the queries see."""
+    first, last, blocks = int(i[0]) // pattern.size, int(i[-1]) // pattern.size, -(-m // pattern.size)
+    found = _drawn(pattern.pattern.entries(last - first + 1, blocks, first), blocks)
+    sure, maybe = ([(a * pattern.size, min(b * pattern.size, m)) for a, b in runs] for runs in found)
+    return sure, maybe
 
 
 def _runs(flags: Array) -> list[Run]:

@@ -248,7 +248,7 @@ READINGS = [
 PATTERNS = [
     Fault("test_patterns.py::test_the_entries_of_a_leaf_are_its_counts",
           "a stride that does not end on the last key loses one", "refattn/patterns/pieces.py",
-          "np.maximum(-((lo - hi) // step), 0)", "np.maximum((hi - lo) // step, 0)"),
+          "-((first - hi) // step)[:, None], step", "((hi - first) // step)[:, None], step"),
     Fault("test_patterns.py::test_the_closed_forms_of_a_leaf_are_sums_of_its_counts",
           "blocks are taken apart from the first query on", "refattn/patterns/counting.py",
           "for a in range(first // block * block, stop, block)", "for a in range(first, stop, block)"),
