@@ -176,7 +176,8 @@ def _spans(part: Piece, i: Array, m: int) -> tuple[Array, Array, int]:
     if width == 1:  # one run in steps of the modulus
         first = np.minimum(lo + (start - lo) % modulus, hi).astype(np.int64)
         step = min(modulus, SAFE)
-        return first[:, None], -((first - hi) // step)[:, None], step
+        length: Array = -((first - hi) // step)
+        return first[:, None], length[:, None], step
     turn = (lo - start) // modulus
     turns = turn[:, None] + np.arange(int(((hi - start) // modulus - turn).max(initial=0)) + 1)
     first = start[:, None] + turns * modulus

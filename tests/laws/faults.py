@@ -248,7 +248,7 @@ READINGS = [
 PATTERNS = [
     Fault("test_patterns.py::test_the_entries_of_a_leaf_are_its_counts",
           "a stride that does not end on the last key loses one", "refattn/patterns/pieces.py",
-          "-((first - hi) // step)[:, None], step", "((hi - first) // step)[:, None], step"),
+          "length: Array = -((first - hi) // step)", "length: Array = (hi - first) // step"),
     Fault("test_patterns.py::test_the_closed_forms_of_a_leaf_are_sums_of_its_counts",
           "blocks are taken apart from the first query on", "refattn/patterns/counting.py",
           "for a in range(first // block * block, stop, block)", "for a in range(first, stop, block)"),
