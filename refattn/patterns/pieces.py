@@ -168,11 +168,11 @@ def listed(piece: Piece, i: Array, m: int) -> tuple[Array, Array]:
 
 def _spans(part: Piece, i: Array, m: int) -> tuple[Array, Array, int]:
     """The keys of each row as runs: first and length (rows, runs), and the step from key to key."""
-    lo, hi = part.interval(i, m)
+    lo, end = part.interval(i, m)
     if not part.classes:
-        return lo[:, None], (hi - lo)[:, None], 1
+        return lo[:, None], (end - lo)[:, None], 1
     modulus, start, width, valid = part.residue(i)
-    hi = np.where(valid, hi, lo)
+    hi: Array = np.where(valid, end, lo)
     if width == 1:  # one run in steps of the modulus
         first = np.minimum(lo + (start - lo) % modulus, hi).astype(np.int64)
         step = min(modulus, SAFE)
