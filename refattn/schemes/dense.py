@@ -274,14 +274,17 @@ def _peak(scheme: Dense, shapes: Dense.Inputs, rows: int) -> int:
     A head of ``vjp`` holds see, s, P, dP, dS, dS' of a block (with softcap tanh and dS'/scale too); keys and values
     selected, their gradients, and those of two blocks while they are added; a block's q, o, do, do·o, dq and statistics;
     dq in parts and whole. ``forward`` holds less of each, but o and lse in parts and whole. All heads share positions.
+    An axis of length 0 counts as one of 1, and heads as those of the keys if these are more: what masks, keys or sinks hold
+    does not vanish with the items or queries that it is for.
     """
-    n, m, d, e = shapes.q[-2], shapes.k[-2], shapes.q[-1], shapes.v[-1]
-    heads: int = max(product(shapes.q[:-2]), 1)
+    d, e = shapes.q[-1], shapes.v[-1]
+    n, m, rows = (max(size, 1) for size in (shapes.q[-2], shapes.k[-2], rows))
+    heads: int = product(max(one, other, 1) for one, other in zip(shapes.q[:-2], shapes.k[:-2], strict=True))
     see = scheme.causal or any(x is not None for x in (shapes.mask, shapes.segment_ids, shapes.key_valid))
     tiles = 5 + see + (2 if scheme.softcap is not None else 0) + (shapes.keep is not None or shapes.bias is not None)
     keys = (3 + see) if rows < n else 2 + (see or scheme.empty == "mean")
     kept = 0 if shapes.keep is None else m * e
-    block = tiles * rows * m + max(rows, 1) * (2 * d + 3 * e + 10)
+    block = tiles * rows * m + rows * (2 * d + 3 * e + 10)
     per_head = block + keys * m * (d + e) + kept + n * max(2 * d + e + 1, 2 * e + 2) + 4
     bias = 0 if shapes.bias is None else 4 * product(shapes.bias)
     most: int = heads * per_head + bias + (n + m if scheme.causal else 0)

@@ -27,6 +27,13 @@ REGIMES = [
 ]
 ONES = [{"n": 1}, {"m": 1}, {"n": 1, "m": 1}]
 ZEROS = [{"n": 0}, {"m": 0}, {"n": 0, "m": 0}, {"d": 0}, {"e": 0}, {"b": 0}, {"h": 0, "g": 0}]
+FEW = [  # what keys, masks and sinks hold does not vanish with the items, queries or heads that it is for
+    {"b": 0, "h": 66, "g": 33},
+    {"b": 4, "h": 0, "g": 33, "n": 33, "m": 1, "d": 0, "e": 33},
+    {"b": 0, "n": 33, "m": 33},
+    {"n": 0, "m": 33},
+    {"n": 33, "m": 0, "d": 1, "e": 1},
+]
 
 
 @dataclass
@@ -128,7 +135,7 @@ def test_peak_is_an_upper_bound_that_is_not_idle(row, variant, block):
 
 @pytest.mark.parametrize("block", [None, 1, 3])
 def test_stated_costs_hold_at_the_smallest_sizes(row, variant, block):
-    for sizes in ONES + ZEROS:
+    for sizes in ONES + ZEROS + FEW:
         scheme, given = resized(row, variant, **sizes)
         stated, run = scheme.cost(given, block=block), count(scheme, given, block)
         assert (run.forward.macs, run.forward.exps, run.forward.live) == tuple(vars(stated.forward).values()), sizes
