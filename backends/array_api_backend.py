@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import array_api_compat
 import numpy as np
+
+from refattn.errors import BackendUnavailable, OptionError
 
 
 def _stop_gradient(library: str) -> Callable[[Any], Any]:
@@ -24,11 +25,23 @@ def _stop_gradient(library: str) -> Callable[[Any], Any]:
 
 def _namespace(library: str) -> Any:
     """The compat namespace of a library that has one, else the library itself."""
-    if library == "jax":
-        return sys.modules["jax.numpy"]
-    if array_api_compat.is_torch_namespace(sys.modules[library]):
+    try:
+        module = importlib.import_module("jax.numpy" if library == "jax" else library)
+    except ImportError as error:
+        raise BackendUnavailable(f"{library} is not installed ({error}): pip install {library}") from None
+    if array_api_compat.is_torch_namespace(module):
         return importlib.import_module("array_api_compat.torch")
-    return sys.modules[library]
+    if not (hasattr(module, "asarray") and hasattr(module, "matmul")):
+        raise OptionError(f"library={library!r} is no array API library: it has no asarray and matmul")
+    return module
+
+
+def _holds(library: str) -> Callable[[Any], bool]:
+    """Whether the elements of what has the type of the library's arrays are in memory: those of sparse tensors are not."""
+    if library == "torch":
+        strided = importlib.import_module("torch").strided
+        return lambda x: x.layout is strided
+    return lambda x: True
 
 
 def _kernels(library: str) -> dict[str, Callable[..., Any]]:
@@ -44,6 +57,7 @@ class ArrayApiBackend:
     name: str
     xp: Any
     constant: Callable[[Any], Any]
+    holds: Callable[[Any], bool]
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     block: int | None = None
 
@@ -69,5 +83,15 @@ class ArrayApiBackend:
 
 
 def backend(library: str) -> ArrayApiBackend:
-    """The backend of an imported array API library, by the name of its root module."""
-    return ArrayApiBackend(library, _namespace(library), _stop_gradient(library), _kernels(library))
+    """The backend of an array API library, by the name of its root module.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the library can't be imported.
+    OptionError
+        If `library` is no name of a root module, or that of a module that is no array API library.
+    """
+    if not isinstance(library, str) or not library.isidentifier():
+        raise OptionError(f"library={library!r}: give the name of an array library's root module, as 'torch'")
+    return ArrayApiBackend(library, _namespace(library), _stop_gradient(library), _holds(library), _kernels(library))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from refattn.errors import BackendUnavailable, LibraryError
+from refattn.errors import BackendUnavailable, LibraryError, OptionError
 
 Array = Any
 
@@ -66,7 +67,7 @@ class Backend(Protocol):
 
 
 _ACTIVE: ContextVar[Backend | None] = ContextVar("refattn_backend", default=None)
-_FINDERS: dict[type, Callable[[Any], Backend] | None] = {}
+_FINDERS: dict[type, Callable[[Any], Backend | None] | None] = {}
 
 
 def of(*arrays: Any) -> Backend:
@@ -94,22 +95,40 @@ def of(*arrays: Any) -> Backend:
 
 def is_array(x: Any) -> bool:
     """True if some backend takes x for an array."""
-    return _finder(x) is not None
+    return _backend_of(x) is not None
+
+
+_INSTEAD = {
+    "MaskedArray": "its mask would be ignored; give the data, and what hides keys as a boolean input",
+    "matrix": "its products are not those of arrays; give numpy.asarray of it",
+    "Tensor": "only strided tensors have their elements in memory; give x.to_dense()",
+}
+
+
+def check_array(name: str, x: Any) -> None:
+    """Refuse what no backend takes for an array, showing what it is.
+
+    Raises
+    ------
+    LibraryError
+        Always, but for arrays.
+    """
+    if is_array(x):
+        return
+    what = "None" if x is None else f"a {type(x).__name__}"
+    known = (_INSTEAD[t.__name__] for t in type(x).__mro__ if t.__name__ in _INSTEAD)
+    raise LibraryError(f"{name} is {what}, not an array: {next(known, 'give NumPy, CuPy or other array API arrays')}")
 
 
 def _backend_of(x: Any) -> Backend | None:
-    find = _finder(x)
-    return None if find is None else find(x)
-
-
-def _finder(x: Any) -> Callable[[Any], Backend] | None:
     kind = type(x)
     if kind not in _FINDERS:
         _FINDERS[kind] = _make_finder(x)
-    return _FINDERS[kind]
+    find = _FINDERS[kind]
+    return None if find is None else find(x)
 
 
-def _make_finder(x: Any) -> Callable[[Any], Backend] | None:
+def _make_finder(x: Any) -> Callable[[Any], Backend | None] | None:
     """How the backend of things like x is found: its own, NumPy's, CuPy's, or that of any array API library."""
     if hasattr(type(x), "__refattn_backend__"):
         return lambda y: y.__refattn_backend__
@@ -118,17 +137,24 @@ def _make_finder(x: Any) -> Callable[[Any], Backend] | None:
     roots = [t.__module__.partition(".")[0] for t in type(x).__mro__]
     for name in ("numpy", "cupy"):
         if name in roots:
+            if any(t.__name__ in ("MaskedArray", "matrix") for t in type(x).__mro__):
+                return None
             return functools.partial(_always, _known(name))
     compat = importlib.import_module("array_api_compat")
     if not compat.is_array_api_obj(x):
         return None
     library = next(r for r in roots if r != "builtins")
     library = "jax" if library == "jaxlib" else library
-    return functools.partial(_always, _known("array_api", library=library))
+    return functools.partial(_if_held, _known("array_api", library=library))
 
 
 def _always(backend: Backend, _: Any) -> Backend:
     return backend
+
+
+def _if_held(backend: Any, x: Any) -> Backend | None:
+    """A library may have things of the type of its arrays whose elements can't be reached, as sparse tensors."""
+    return backend if backend.holds(x) else None
 
 
 def load(name: str, **options: Any) -> Backend:
@@ -138,20 +164,26 @@ def load(name: str, **options: Any) -> Backend:
     ------
     BackendUnavailable
         If there is no such backend, or its library or device is missing; the message says what to install.
+    OptionError
+        For options that the backend does not have, or needs and was not given.
     """
+    if name not in _all():
+        raise BackendUnavailable(f"no backend is called {name!r}; there are {', '.join(_all())}")
+    make = importlib.import_module(f"refattn.backends.{name}_backend").backend
+    signature = inspect.signature(make)
     try:
-        module = importlib.import_module(f"refattn.backends.{name}_backend")
-    except ModuleNotFoundError as error:
-        if error.name != f"refattn.backends.{name}_backend":
-            raise
-        raise BackendUnavailable(f"no backend is called {name!r}; there are {', '.join(_all())}") from None
-    made: Backend = module.backend(**options)
+        signature.bind(**options)
+    except TypeError as error:
+        takes = f"its options are {', '.join(signature.parameters)}" if signature.parameters else "it has no options"
+        raise OptionError(f"load({name!r}): {error}; {takes}") from None
+    made: Backend = make(**options)
     return made
 
 
 _known = functools.cache(load)
 
 
+@functools.cache
 def _all() -> list[str]:
     folder = importlib.import_module("refattn.backends").__path__
     return sorted(m.name.removesuffix("_backend") for m in pkgutil.iter_modules(folder) if m.name.endswith("_backend"))

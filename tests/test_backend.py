@@ -37,6 +37,51 @@ def test_an_unknown_backend_lists_those_that_exist():
         load("nunpy")
 
 
+@pytest.mark.parametrize("name", [3, "", ".", "../numpy", "array_api_backend.x", None])
+def test_what_is_no_name_of_a_backend_is_refused(name):
+    with pytest.raises(refattn.BackendUnavailable, match="no backend is called"):
+        load(name)
+
+
+OPTIONS = [
+    ("array_api", {}, "missing a required argument: 'library'; its options are library"),
+    ("counting", {"foo": 3}, "unexpected keyword argument 'foo'; its options are block"),
+    ("numpy", {"block": 3}, "unexpected keyword argument 'block'; it has no options"),
+    ("array_api", {"library": "math"}, "library='math' is no array API library"),
+    ("array_api", {"library": 3}, "library=3: give the name"),
+    ("array_api", {"library": "torch.nn"}, "library='torch.nn': give the name"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "says"), OPTIONS)
+def test_options_that_a_backend_does_not_have_are_refused(name, options, says):
+    with pytest.raises(refattn.OptionError, match=says):
+        load(name, **options)
+
+
+def test_a_library_that_is_not_installed_says_what_to_install():
+    with pytest.raises(refattn.BackendUnavailable, match=r"zzz is not installed.*pip install zzz"):
+        load("array_api", library="zzz")
+    assert load("array_api", library="array_api_strict").xp is array_api_strict
+
+
+def test_what_only_looks_like_an_array_is_none():
+    for x in (np.ma.masked_array([1.0]), np.ones((1, 1)).view(np.matrix)):
+        assert not is_array(x)
+        with pytest.raises(refattn.LibraryError, match="no array among"):
+            of(x)
+    assert is_array(np.array([1.0]).view(type("Mine", (np.ndarray,), {})))
+
+
+def test_sparse_tensors_are_refused_and_dense_ones_are_not():
+    torch = pytest.importorskip("torch")
+    x = torch.ones((2, 3))
+    assert is_array(x)
+    assert not is_array(x.to_sparse())
+    with pytest.raises(refattn.LibraryError, match=r"k is a Tensor, not an array: .*x\.to_dense\(\)"):
+        Dense()(x, x.to_sparse(), x)
+
+
 def test_cupy_without_cupy_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(refattn.BackendUnavailable, match=r"CuPy is not installed.*refattn\[cuda13\]"):
