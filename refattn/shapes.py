@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 def shape_of(x: Any) -> Shape:
     """The shape of an array, or x itself where x is a shape already."""
-    return tuple(int(a) for a in (x.shape if hasattr(x, "shape") else x))
+    return tuple(map(int, x.shape if hasattr(x, "shape") else x))
 
 
 def sizes(spec: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ def items(nest: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(name, leaf) of every leaf that is there, in the order of the fields."""
     if is_branch(nest):
         for name, value in zip(nest._fields, nest, strict=True):
-            yield from items(value, f"{prefix}.{name}" if prefix else name)
+            if value is not None:
+                yield from items(value, f"{prefix}.{name}" if prefix else name)
     elif nest is not None:
         yield prefix, nest
 
@@ -36,5 +37,5 @@ def names(nest: Any) -> list[str]:
 def map(fn: Callable[[Any], Any], nest: Any) -> Any:
     """The same nest with fn applied to every leaf; None stays None."""
     if is_branch(nest):
-        return type(nest)(*(map(fn, value) for value in nest))
+        return type(nest)(*(None if value is None else map(fn, value) for value in nest))
     return None if nest is None else fn(nest)
