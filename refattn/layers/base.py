@@ -17,7 +17,7 @@ from refattn.backend import AUTO, Backend, active, is_array, of
 from refattn.cost import Passes
 from refattn.errors import DtypeError, LibraryError, ShapeError
 from refattn.rng import Source
-from refattn.schemes.base import admit, belongs, dtype_name
+from refattn.schemes.base import admit, dtype_name, joined
 from refattn.shapes import Shape, product, shape_of, sizes
 
 Array = Any
@@ -62,7 +62,7 @@ def _vjp(text: Callable[..., Any]) -> Any:
         b = active() or of(*tree.leaves(saved.inputs))
         if not is_array(dy):
             raise LibraryError(f"dy is a {type(dy).__name__}, not an array")
-        dy = dy if belongs(dy, b) else b.lift(dy)
+        dy = joined("dy", dy, b)
         shape = self.result(tree.map(shape_of, saved.inputs))
         if shape_of(dy) != shape:
             raise ShapeError(f"dy has shape {shape_of(dy)}, but y has shape {shape}")

@@ -88,7 +88,7 @@ def head_map(q: Shape, k: Shape, heads: str) -> HeadMap:
 
 def check_heads(heads: str) -> None:
     """Refuse a head map that does not exist."""
-    if heads not in ("grouped", "tiled"):
+    if not isinstance(heads, str) or heads not in ("grouped", "tiled"):
         raise OptionError(f"heads={heads!r}: choose 'grouped' (head h reads h // (H/H_kv)) or 'tiled' (h % H_kv)")
 
 

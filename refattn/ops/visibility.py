@@ -98,7 +98,7 @@ def pairs(n: int, m: int, offset: int) -> int:
 
 def check_align(causal: bool, align: str | None) -> None:
     """Refuse an alignment that does not exist, or that nothing would use."""
-    if align not in ALIGNS:
+    if not isinstance(align, str | None) or align not in ALIGNS:
         raise OptionError(f"align={align!r}: choose None, 'top_left' or 'bottom_right'")
     if align is not None and not causal:
         raise OptionError(f"align={align!r} with causal=False would be ignored: set causal=True or leave align=None")

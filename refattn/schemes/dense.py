@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from itertools import product as every
 from typing import Any, ClassVar, NamedTuple
 
-from refattn import tree
 from refattn.backend import of
 from refattn.cost import Cost, Count
 from refattn.errors import OptionError, ShapeError
@@ -30,7 +29,7 @@ from refattn.ops.heads import HeadMap, check_heads, head_map, unbroadcast
 from refattn.ops.scores import Scores, inverse_root
 from refattn.ops.softmax import row_max, weights
 from refattn.ops.visibility import Visibility, query_rows
-from refattn.schemes.base import core, plain_fields
+from refattn.schemes.base import core, number, plain_fields
 from refattn.shapes import blocks, broadcasts, product, shape_of, sizes
 
 Array = Any
@@ -96,12 +95,12 @@ class Dense:
             raise OptionError(f"causal={self.causal!r}: give True or False")
         visibility.check_align(self.causal, self.align)
         check_heads(self.heads)
-        if self.empty not in ("zero", "mean"):
+        if not isinstance(self.empty, str) or self.empty not in ("zero", "mean"):
             raise OptionError(f"empty={self.empty!r}: choose 'zero' or 'mean'")
-        if self.scale is not None and not math.isfinite(self.scale):
-            raise OptionError(f"scale={self.scale!r} is not finite")
-        if self.softcap is not None and not 0.0 < self.softcap < math.inf:
-            raise OptionError(f"softcap={self.softcap!r} must be positive and finite; None switches it off")
+        for name in ("scale", "softcap", "keep_rate"):
+            number(self, name)
+        if self.softcap is not None and not self.softcap > 0.0:
+            raise OptionError(f"softcap={self.softcap!r} must be positive; None switches it off")
         if self.keep_rate is not None and not 0.0 < self.keep_rate <= 1.0:
             raise OptionError(f"keep_rate={self.keep_rate!r} must be in (0, 1]: the share of weights that dropout keeps")
 
@@ -204,6 +203,8 @@ class Dense:
     def vjp(self, saved: Saved, do: Array, *, dlse: Array | None = None, block: int | None) -> Inputs:
         """Gradients of ⟨do, o⟩ + ⟨dlse, lse⟩; None where there is none to take (booleans and integers have no tangent).
 
+        `saved` must be of this very configuration: only arrays are in it, none of which says causal, scale or heads.
+
             P_ij = exp(s_ij − lse_i)    dP_ij = (keep_ij / keep_rate) do_i·v_j
             D_i = Σ_j P_ij dP_ij − dlse_i = do_i·o_i − dlse_i
             dS = P ∘ (dP − D)            dbias = dS                    dS' = dS ∘ (1 − tanh²)
@@ -228,25 +229,24 @@ class Dense:
             dsink = xp.reshape(unbroadcast(dsink, sink.shape), inputs.sink.shape)
         return Dense.Inputs(heads.join(dq), dk, dv, bias=dbias, sink=dsink)
 
+    @core
     def cost(self, shapes: Inputs, block: int | None = 256) -> Cost:
         """Exact for any shapes that ``forward`` takes: `shapes` is an Inputs of shape tuples or of arrays.
 
             forward   macs B·H·n·m·(d + e)       exps B·H·n·m      (+ B·H·n with a sink)      saved: o, lse
             backward  macs B·H·n·m·(3d + 2e)     exps as forward                              saved: the gradients
         """
-        given = tree.map(shape_of, shapes)
-        self.check(given)
-        *lead, n, d = given.q
-        m, e = given.k[-2], given.v[-1]
+        *lead, n, d = shapes.q
+        m, e = shapes.k[-2], shapes.v[-1]
         rows = product(lead) * n
-        exps = rows * m + (0 if given.sink is None else rows)
-        gradients = sum(product(x) for x in (*given[:3], given.bias, given.sink) if x is not None)
+        exps = rows * m + (0 if shapes.sink is None else rows)
+        gradients = sum(product(x) for x in (*shapes[:3], shapes.bias, shapes.sink) if x is not None)
         forward = Count(rows * m * (d + e), exps, rows * (e + 1))
         backward = Count(rows * m * (3 * d + 2 * e), exps, gradients)
         offset = visibility.offset(self.causal, self.align, n, m)
         nnz = product(lead) * (visibility.pairs(n, m, offset) if self.causal else n * m)
-        useful = None if visibility.depends_on_values(given) else nnz * (d + e)
-        return Cost(forward, backward, useful, _peak(self, given, n if block is None else min(block, n)))
+        useful = None if visibility.depends_on_values(shapes) else nnz * (d + e)
+        return Cost(forward, backward, useful, _peak(self, shapes, n if block is None else min(block, n)))
 
     def _scale(self, q: Array) -> Any:
         d = q.shape[-1]

@@ -43,3 +43,20 @@ def test_nothing_waits_for_the_device(row, variant, inputs, cotangents, strict, 
     _, saved = variant.scheme.forward(*moved, block=3)
     variant.scheme.vjp(saved, do, **others, block=3)
     assert asked == []
+
+
+def test_cotangents_and_results_of_another_library_are_refused_and_both_named(row, variant, inputs, cotangents, strict):
+    there, _ = strict
+    scheme = variant.scheme
+    _, saved = scheme.forward(*inputs)
+    do, others = cotangents(scheme, saved)
+    given = {"do": do, **others}
+    far, moved = there(saved), {name: there(x) for name, x in given.items()}
+    for name in given:
+        with pytest.raises(refattn.LibraryError, match=rf"^{name} is of array_api_strict, but saved is of numpy"):
+            scheme.vjp(saved, **{**given, name: moved[name]})
+        with pytest.raises(refattn.LibraryError, match=rf"^{name} is of numpy, but saved is of array_api_strict"):
+            scheme.vjp(far, **{**moved, name: given[name]})
+    for name in scheme.outputs:
+        with pytest.raises(refattn.LibraryError, match=rf"saved\.{name} is of array_api_strict.*numpy"):
+            scheme.vjp(saved._replace(**{name: getattr(far, name)}), **given)
