@@ -128,7 +128,7 @@ def test_a_kernel_override_is_used_and_may_decline(monkeypatch):
 
 
 def test_import_pulls_in_nothing_heavy_and_unknown_names_are_named():
-    with pytest.raises(AttributeError, match="no attribute 'Dens'; it has Alibi, BackendUnavailable"):
+    with pytest.raises(AttributeError, match=r"no attribute 'Dens'; it has Alibi, .*BackendUnavailable, .*Dense, "):
         refattn.Dens  # noqa: B018 - the access is the test
     assert "Dense" in dir(refattn)
     for name in refattn.__all__:

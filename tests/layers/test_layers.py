@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import array_api_strict
 import numpy as np
 import pytest
 
@@ -180,6 +181,8 @@ IDS = np.array([0, 3])
     (ShapeError, lambda: ATTENTION.vjp(ATTENTION.forward(x(2, 3, D), P)[1], x(2, 3, 5)), r"dy has shape \(2, 3, 5\), but y"),
     (DtypeError, lambda: ATTENTION.vjp(ATTENTION.forward(x(2, 3, D), P)[1], np.ones((2, 3, D), np.float32)), "float32"),
     (LibraryError, lambda: FEED.vjp(FEED.forward(x(2, D), Q)[1], 1.0), r"dy is a float"),
+    (LibraryError, lambda: FEED.vjp(FEED.forward(x(2, D), Q)[1], array_api_strict.asarray(x(2, D))),
+     "dy is of array_api_strict, but saved is of numpy"),
     (OptionError, lambda: FeedForward("swish"), "kind='swish'"),
     (OptionError, lambda: FEED.forward(x(2, D), Q._replace(wg=x(D, F))), "gated=False, but wg is given"),
     (OptionError, lambda: FeedForward(gated=True).forward(x(2, D), Q), "gated=True, but wg is missing"),
