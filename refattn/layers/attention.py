@@ -1,7 +1,7 @@
 """Attention layer: projections to heads, a scheme on every head, and one projection back.
 
     q = x W_q + b_q,   k = c W_k + b_k,   v = c W_v + b_v          c = x, or the context (cross-attention)
-    y = merge(scheme(split(q), split(k), split(v), …)) W_o + b_o
+    y = merge(scheme(turn(split(q)), turn(split(k)), split(v), …)) W_o + b_o       turn: rotary positions, if there are any
 
 x: (..., n, d)   context: (..., m, c)   W_q: (d, h·k)   W_k: (c, g·k)   W_v: (c, g·e)   W_o: (h·e, o)   y: (..., n, o)
 h query heads, g key heads; head i is columns i·k … (i + 1)·k of W_q. Vaswani et al. (arXiv:1706.03762), §3.2.2.
@@ -21,6 +21,7 @@ from refattn.errors import OptionError, ShapeError
 from refattn.layers.base import dense_weight, fit, layer
 from refattn.ops.base import over_rows
 from refattn.ops.projection import Projection
+from refattn.position.rope import rotate
 from refattn.rng import Source
 from refattn.shapes import product, shape_of
 
@@ -31,8 +32,10 @@ PROJECTED = ("q", "qk", "k", "v")
 
 @dataclass(frozen=True)
 class Attention:
-    """scheme: any scheme. heads: h; kv_heads: g, default h. bias: ``init`` makes biases.
+    """scheme: any scheme. heads: h; kv_heads: g, default h. bias: ``init`` makes biases. rotary: a position.rope.Rope.
 
+    Rotary positions are those of `rotary`, or `positions`; they turn q and k of self-attention. What a scheme makes of
+    positions of its own (``others.q_positions``) is another matter, and given apart.
     What the scheme reads beside q, k, v is learned (``params.scheme``) or given (``others``), each an Inputs of the scheme
     with those fields filled. Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
     """
@@ -53,6 +56,7 @@ class Attention:
         params: Attention.Params
         context: Array | None = None  # (..., m, c)
         others: Any = None  # an Inputs of the scheme: what it is given
+        positions: Array | None = None  # int, (n,) or per item (..., n): of rotary
 
     class Saved(NamedTuple):
         inputs: Attention.Inputs
@@ -62,10 +66,13 @@ class Attention:
     heads: int = 1
     kv_heads: int | None = None
     bias: bool = True
+    rotary: Any = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.scheme, "forward"):
             raise OptionError(f"scheme={self.scheme!r} is no scheme")
+        if self.rotary is not None and not hasattr(self.rotary, "tables"):
+            raise OptionError(f"rotary={self.rotary!r}: give a Rope, as Rope('halves'), or None")
         for name, x in (("heads", self.heads), ("kv_heads", self.groups)):
             if isinstance(x, bool) or not isinstance(x, int) or x < 1:
                 raise OptionError(f"{name}={x!r}: give a whole number, 1 or more")
@@ -77,12 +84,17 @@ class Attention:
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        return {f"others.{name}": kind for name, kind in self.scheme.kinds.items()}
+        return {"positions": "int", **{f"others.{name}": kind for name, kind in self.scheme.kinds.items()}}
 
     @property
     def _names(self) -> tuple[str, ...]:
         """The inputs of the scheme that are projected: q, k, v or qk, v."""
         return tuple(name for name in self.scheme.Inputs._fields if name in PROJECTED)
+
+    @property
+    def _turned(self) -> tuple[str, ...]:
+        """The inputs of the scheme that rotary positions turn."""
+        return tuple(name for name in self._names if name != "v")
 
     def init(self, sizes: Mapping[str, int], rng: Source, learned: Any = None) -> Params:
         """sizes: d, and k (default d/h), e (k), c (d), o (d). Weights normal of variance 1/(rows), biases 0.
@@ -109,7 +121,14 @@ class Attention:
 
     def check(self, inputs: Inputs) -> None:
         """Refuse parameters that do not fit together, and inputs of the scheme that are there twice or not its own."""
-        self._shapes(tree.map(shape_of, inputs))
+        shapes = self._shapes(tree.map(shape_of, inputs))
+        if self.rotary is None and inputs.positions is not None:
+            raise OptionError("positions are given, but rotary=None would ignore them")
+        if self.rotary is not None and inputs.context is not None:
+            raise OptionError("rotary positions are those of one sequence: cross-attention to a context has none")
+        k = shapes[self._turned[0]][-1]
+        if self.rotary is not None and self.rotary.width is None and k % 2:
+            raise ShapeError(f"heads of {k} features can't be turned in pairs: give the Rope an even width")
         for where, nest in (("params.scheme", inputs.params.scheme), ("others", inputs.others)):
             if nest is not None and not isinstance(nest, self.scheme.Inputs):
                 raise OptionError(f"{where} is a {type(nest).__name__}: give an Inputs of {type(self.scheme).__name__}")
@@ -150,13 +169,14 @@ class Attention:
     @layer
     def forward(self, inputs: Inputs, *, block: Any) -> tuple[Array, Saved]:
         """y, with what the scheme saves: q, k, v as it was given them, its results."""
-        x, p, context, others = inputs
+        x, p, context, others, _ = inputs
         source = {"q": x, "k": x if context is None else context}
         made = {}
         for name in self._names:
             a = name[0]
             rows, _ = _project.forward(source["q" if a == "q" else "k"], getattr(p, f"w_{a}"), getattr(p, f"b_{a}"))
             made[name] = _split(rows, self.heads if a == "q" else self.groups)
+        made |= self._rotated({name: made[name] for name in self._turned}, inputs.positions, 1.0)
         extra = {name: leaf for nest in (p.scheme, others) for name, leaf in tree.items(nest)}
         o, kept = self.scheme.forward(**made, **extra, block=block)
         return _project.forward(_merge(o), p.w_o, p.b_o)[0], self.Saved(inputs, kept)
@@ -167,11 +187,13 @@ class Attention:
 
         With W = [W_q W_k W_v] and g = [dq dk dv]:  dx = g Wᵀ,  dW = xᵀ g.
         """
-        (x, p, context, others), kept = saved
+        (x, p, context, others, positions), kept = saved
         o = getattr(kept, self.scheme.outputs[0])
         out = _project.vjp(Projection.Saved(Projection.Inputs(_merge(o), p.w_o, p.b_o)), dy)
         pulled = self.scheme.vjp(kept, _split(out.x, self.heads), block=block)
-        rows = {name[0]: _merge(getattr(pulled, name)) for name in self._names}
+        found = {name: getattr(pulled, name) for name in self._names}
+        found |= self._rotated({name: found[name] for name in self._turned}, positions, -1.0)
+        rows = {name[0]: _merge(found[name]) for name in self._names}
         names = tuple(rows)
         grads: dict[str, Array | None] = {"w_k": None}
         if context is None:
@@ -182,6 +204,14 @@ class Attention:
         learned, given = (None if nest is None else _chosen(pulled, nest) for nest in (p.scheme, others))
         params = self.Params(**grads, w_o=out.w, b_o=out.b, scheme=learned)
         return self.Inputs(dx, params, dcontext, given)
+
+    def _rotated(self, arrays: dict[str, Array], positions: Array | None, sign: float) -> dict[str, Array]:
+        """Heads (..., h, n, k) turned by their positions, or back (sign −1)."""
+        if self.rotary is None:
+            return arrays
+        cos, sin = self.rotary.tables(next(iter(arrays.values())), positions)
+        sin = sin if sign > 0.0 else -sin
+        return {name: rotate(x, cos, sin, self.rotary.pairs) for name, x in arrays.items()}
 
     def _projections(self, grads: dict[str, Array | None], x: Array, p: Params, rows: Any, names: tuple[str, ...]) -> Array:
         """dx of the projections `names`, which all read x; the gradients of their weights go to `grads`."""
@@ -211,7 +241,16 @@ class Attention:
         total += Passes(inner.forward, inner.backward) + _project.cost(Projection.Inputs(merged, p.w_o, p.b_o))
         numbers = [given.x, given.context, *tree.leaves(p), *self._floats(given.others)]
         grads = sum(product(x) for x in numbers if x is not None)
-        return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
+        turns = self._frequencies(made)
+        forward = Count(total.forward.macs, total.forward.exps + turns, total.forward.saved)
+        return Passes(forward, Count(total.backward.macs, total.backward.exps + turns, grads))
+
+    def _frequencies(self, made: dict[str, tuple[int, ...]]) -> int:
+        """How many powers of the base rotary positions take."""
+        if self.rotary is None:
+            return 0
+        width: int = made[self._turned[0]][-1] if self.rotary.width is None else self.rotary.width
+        return width // 2
 
     def _floats(self, nest: Any) -> list[tuple[int, ...]]:
         """The shapes of what has a gradient among `others`."""

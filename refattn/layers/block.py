@@ -48,6 +48,7 @@ class Block:
         context: Array | None = None  # (..., m, c)
         others: Any = None  # what attention is given beside
         cross_others: Any = None  # what cross-attention is given beside
+        positions: Array | None = None  # int, (n,) or per item (..., n): of rotary attention
 
     class Saved(NamedTuple):
         """What each layer and each norm saves."""
@@ -115,6 +116,7 @@ class Block:
             sees_context = name == "cross" or self.cross is None
             at["context"] = inputs.context if sees_context else None
             at["others"] = inputs.cross_others if name == "cross" else inputs.others
+            at["positions"] = inputs.positions if name == "attention" else None
         return {key: x for key, x in at.items() if x is not None}
 
     def result(self, given: Any) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ STACKED = [
           "start += w.shape[1]", "start += weights[0].shape[1]"),
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "the context of cross-attention is lost", BLOCK,
           'found["context"] = inner.context', 'found["context"] = inner.context * 0.5'),
+    Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "rotations are not turned back", ATTENTION,
+          "self._turned}, positions, -1.0)", "self._turned}, positions, 1.0)"),
     Fault(LAW + "nothing_leaks_from_later_tokens_through_a_stack", "a query sees its successor", "refattn/ops/visibility.py",
           "self.k_positions <= self.q_positions[..., at, :]", "self.k_positions <= self.q_positions[..., at, :] + 1"),
     Fault(LAW + "items_do_not_see_each_other", "items are merged in another order", ATTENTION,

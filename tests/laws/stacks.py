@@ -18,6 +18,8 @@ from refattn.layers.embedding import Embedding
 from refattn.layers.feed_forward import FeedForward
 from refattn.ops.rms_norm import RMSNorm
 from refattn.ops.scale_norm import ScaleNorm
+from refattn.position.rope import Rope
+from refattn.position.sinusoid import Sinusoid
 from refattn.precision import PRESETS
 
 D, C, F = 6, 5, 7  # widths of x, of the context, of the hidden layer
@@ -128,6 +130,14 @@ def simple(name, layer, sizes, context=False):
     return Case(name, layer, draw)
 
 
+def placed(name, layer, sizes):
+    def draw(seed):
+        positions = np.array([[0, 1, 2, 5, 9], [3, 4, 5, 6, 7]])
+        return frozen(layer.Inputs(short(seed, "x", 2, 5, D), drawn(layer, sizes, seed), positions=positions))
+
+    return Case(name, layer, draw)
+
+
 def embedding(name, layer):
     def draw(seed):
         ids = rng.stream(seed, "ids").integers(0, 4, (2, 5))
@@ -170,6 +180,9 @@ PLAIN = Attention(Dense(), 3)
 SINGLE = [
     simple("attention", PLAIN, {"d": D}),
     simple("attention-grouped-causal-no-bias", Attention(Dense(causal=True), 4, 2, bias=False), {"d": D, "k": 3, "e": 2}),
+    simple("attention-rotary", Attention(Dense(causal=True), 4, 2, rotary=Rope("halves")), {"d": D, "k": 4}),
+    placed("attention-rotary-positions", Attention(Dense(), 2, rotary=Rope("neighbours", width=2)), {"d": D}),
+    placed("block-rotary-positions", Block(Attention(Dense(), 3, rotary=Rope("halves")), FeedForward()), {"d": D, "f": F}),
     simple("attention-cross", Attention(Dense(), 2, 1), {"d": D, "k": 4, "e": 3, "c": C, "o": 8}, context=True),
     simple("feed-forward", FeedForward(), {"d": D, "f": F}),
     simple("feed-forward-gelu-tanh-no-bias-e", FeedForward("gelu_tanh", bias=False), {"d": D, "f": F, "e": 3}),
@@ -183,7 +196,9 @@ SINGLE = [
     *(simple(f"block-cross-{order}", Block(PLAIN, FeedForward(), cross=Attention(Dense(), 2), order=order),
              {"d": D, "f": F, "c": C}, context=True) for order in ("pre", "post")),
     embedding("embedding", Embedding()),
-    embedding("embedding-positions-scale", Embedding(positions=True, scale=True)),
+    embedding("embedding-learned-positions-scale", Embedding("learned", scale=True)),
+    embedding("embedding-sinusoid", Embedding(Sinusoid("neighbours"), scale=True)),
+    embedding("embedding-scaled-sinusoid", Embedding(Sinusoid("halves"), scaled=True)),
 ]
 STACKS = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in ALL]
 FEW = [stacked(row, v, f"{row.name}-{v}") for row in ROWS for v in (row.variants[0], *row.variants[1:][-1:])]  # for jax

@@ -211,6 +211,8 @@ def test_axes_of_length_zero(case_):
         nothing = {name: np.take(getattr(inputs, name), [], axis=axis)}
         if axis == 0 and getattr(inputs, "context", None) is not None:
             nothing["context"] = inputs.context[:0]
+        if getattr(inputs, "positions", None) is not None:
+            nothing["positions"] = np.take(inputs.positions, [], axis=axis)
         empty = inputs._replace(**nothing)
         y, saved = case_.layer.forward(*empty)
         grads = case_.layer.vjp(saved, np.ones(y.shape))

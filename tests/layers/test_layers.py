@@ -18,6 +18,8 @@ from refattn.ops.activation import Activation
 from refattn.ops.layer_norm import LayerNorm
 from refattn.ops.rms_norm import RMSNorm
 from refattn.ops.scale_norm import ScaleNorm
+from refattn.position.rope import Rope
+from refattn.position.sinusoid import Sinusoid
 
 G = np.random.default_rng(0)
 D, F = 6, 8
@@ -98,7 +100,7 @@ def test_a_block_is_its_residual_equation(order, norm):
 
 
 def test_an_embedding_is_rows_and_positions():
-    layer, ids = Embedding(positions=True, scale=True), np.array([[3, 0, 3], [1, 1, 2]])
+    layer, ids = Embedding("learned", scale=True), np.array([[3, 0, 3], [1, 1, 2]])
     p = layer.init({"v": 4, "d": D, "L": 5}, rng.Source(0))
     y, saved = layer.forward(ids, p)
     np.testing.assert_allclose(y, p.table[ids] * math.sqrt(D) + p.positions[:3], rtol=1e-15)
@@ -110,6 +112,28 @@ def test_an_embedding_is_rows_and_positions():
     np.testing.assert_allclose(grads.params.table, table, rtol=1e-13)
     np.testing.assert_allclose(grads.params.positions, positions, rtol=1e-13)
     assert grads.ids is None
+
+
+def test_rotary_attention_depends_on_differences_of_positions_alone():
+    layer = Attention(Dense(), 3, rotary=Rope("halves"))
+    p, v, at = random(layer.init({"d": D}, rng.Source(0))), x(2, 5, D), np.array([3, 1, 4, 8, 2])
+    y = layer.forward(v, p, positions=at)[0]
+    np.testing.assert_allclose(layer.forward(v, p, positions=at + 1000)[0], y, rtol=1e-9)
+    assert not np.allclose(layer.forward(v, p)[0], y)
+    pairs = ((p.w_q, p.b_q), (p.w_k, p.b_k), (p.w_v, p.b_v))
+    q, k, u = (np.moveaxis((v @ w + b).reshape(2, 5, 3, 2), 2, 1) for w, b in pairs)
+    turn = Rope("halves")
+    o = np.moveaxis(Dense()(turn(q, at), turn(k, at), u), 1, 2).reshape(2, 5, 6)
+    np.testing.assert_allclose(o @ p.w_o + p.b_o, y, rtol=1e-12)
+
+
+def test_sinusoids_are_added_and_scaled():
+    ids = np.array([[3, 0, 3], [1, 1, 2]])
+    for scaled in (False, True):
+        layer = Embedding(Sinusoid("halves"), scaled)
+        p = layer.init({"v": 4, "d": D}, rng.Source(0))
+        e = np.array([[f(t * 10000.0 ** (-2 * i / D)) for f in (math.sin, math.cos) for i in range(3)] for t in range(3)])
+        np.testing.assert_allclose(layer.forward(ids, p)[0], p.table[ids] + e * (D**-0.5 if scaled else 1.0), rtol=1e-13)
 
 
 def test_rows_of_initial_layers_keep_their_size():
@@ -156,6 +180,7 @@ BLOCK = Block(ATTENTION, FEED)
 B = BLOCK.init({"d": D, "f": F}, rng.Source(0))
 E = Embedding().init({"v": 4, "d": D}, rng.Source(0))
 IDS = np.array([0, 3])
+TURNED = Attention(Dense(), 2, rotary=Rope("halves"))
 
 
 @pytest.mark.parametrize(("error", "call", "message"), [
@@ -196,8 +221,17 @@ IDS = np.array([0, 3])
         x(2, 3, D), c.init({"d": D, "f": F, "o": 4}, rng.Source(0))), r"attention makes \(2, 3, 4\) of x \(2, 3, 6\)"),
     (ShapeError, lambda: Embedding().forward(np.asarray(1), E), r"ids has shape \(\)"),
     (DtypeError, lambda: Embedding().forward(x(3), E), "ids has dtype float64"),
-    (OptionError, lambda: Embedding(positions=True).forward(IDS, E), "positions=True, but params.positions is missing"),
-    (ShapeError, lambda: Embedding(positions=True).forward(IDS, E._replace(positions=x(1, D))), "n=2 tokens, but only 1"),
+    (OptionError, lambda: Embedding("learned").forward(IDS, E), "params.positions is missing, with positions='learned'"),
+    (ShapeError, lambda: Embedding("learned").forward(IDS, E._replace(positions=x(1, D))), "n=2 tokens, but only 1"),
+    (OptionError, lambda: Embedding("sinusoid"), "positions='sinusoid': give None, 'learned', or a Sinusoid"),
+    (OptionError, lambda: Embedding("learned", scaled=True), "scaled=True is for a Sinusoid"),
+    (OptionError, lambda: Embedding().forward(IDS, E._replace(factor=np.asarray(1.0))), "params.factor is given"),
+    (OptionError, lambda: Attention(Dense(), rotary=10000.0), "rotary=10000.0: give a Rope"),
+    (OptionError, lambda: ATTENTION.forward(x(2, 3, D), P, positions=np.arange(3)), "rotary=None would ignore them"),
+    (OptionError, lambda: TURNED.forward(x(2, 3, D), P, x(2, 3, D)), "cross-attention to a context has none"),
+    (ShapeError, lambda: TURNED.forward(x(2, 3, D), P), "heads of 3 features can't be turned in pairs"),
+    (ShapeError, lambda: Attention(Dense(), 3, rotary=Rope("halves")).forward(x(2, 3, D), P, positions=np.arange(4)),
+     r"positions has shape \(4,\)"),
     (OptionError, lambda: Embedding().forward(np.array([0, 4]), E), r"ids from 0 to 4, but the table has rows 0 … 3"),
     (OptionError, lambda: Embedding().forward(np.array([-1, 2]), E), r"ids from -1 to 2"),
 ])  # fmt: skip
