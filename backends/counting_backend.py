@@ -26,7 +26,7 @@ import numpy as np
 from refattn import tree
 from refattn.errors import LibraryError, OptionError
 
-from . import counting_arithmetic, counting_structure
+from . import counting_arithmetic, counting_rows, counting_structure
 from .counting_array import BOOL, FLOAT, INT, KINDS, Counted, Shape, Tally, kind_of
 
 RULES: dict[str, Callable[..., Any]] = {**counting_structure.RULES, **counting_arithmetic.RULES}
@@ -55,7 +55,7 @@ class Counting:
     """A reading and its tally. ``block`` is what AUTO stands for: the 256 rows of a run on values, None for all rows."""
 
     name = "counting"
-    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType(counting_arithmetic.KERNELS)
+    kernels: Mapping[str, Callable[..., Any]] = MappingProxyType({**counting_arithmetic.KERNELS, **counting_rows.KERNELS})
 
     def __init__(self, block: int | None = 256) -> None:
         self.block = block

@@ -23,7 +23,7 @@ import numpy as np
 from refattn.errors import LibraryError, OptionError
 from refattn.precision import PRESETS, Precision
 
-from . import rounding_choices, rounding_contractions, rounding_elementwise, rounding_structure
+from . import rounding_choices, rounding_contractions, rounding_elementwise, rounding_rows, rounding_structure
 from .rounding_array import Rounded, Variance, finite_only, repeated, stored
 from .rounding_elementwise import constant_error
 
@@ -34,7 +34,11 @@ RULES: dict[str, Callable[..., Any]] = {
     **rounding_choices.RULES,
     **rounding_contractions.RULES,
 }
-KERNELS: dict[str, Callable[..., Any]] = {**rounding_elementwise.KERNELS, **rounding_contractions.KERNELS}
+KERNELS: dict[str, Callable[..., Any]] = {
+    **rounding_elementwise.KERNELS,
+    **rounding_contractions.KERNELS,
+    **rounding_rows.KERNELS,
+}
 _CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None}
 _DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "int64", "int32")} | {"bool": np.dtype(bool)}
 
@@ -76,6 +80,7 @@ class Rounding:
     def __init__(self, precision: Precision) -> None:
         self.precision = precision
         self.log: list[tuple[str, int, int]] = []
+        self.met: int | None = None  # tiles that a row's keys lie in, where its sum does not show it: ``rounding_rows``
         self.xp = Namespace(self)
 
     def lift(self, x: Any, like: Any = None) -> Rounded:

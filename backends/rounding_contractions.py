@@ -32,9 +32,9 @@ def gamma(p: Any, steps: Array, rescales: Array) -> Array:
     return np.where(s < 1.0, s / np.maximum(1.0 - s, 1e-300), np.inf)
 
 
-def tiles(p: Any, keys: Array, length: int) -> Array:
-    """At most how many tiles hold so many keys of `length`, wherever they lie."""
-    return np.minimum(keys, math.ceil(length / p.tile))
+def tiles(r: Any, keys: Array, length: int) -> Array:
+    """At most how many tiles hold so many keys of `length`, wherever they lie; or of the rows that ``r.met`` speaks of."""
+    return np.minimum(keys, math.ceil(length / r.precision.tile) if r.met is None else r.met)
 
 
 def operand(r: Any, x: Rounded, axis: int) -> Rounded:
@@ -69,7 +69,7 @@ def matmul(r: Any, a: Any, b: Any) -> Rounded:
     if b.error is not None:
         error = total(error, np.matmul(a.magnitude, b.error))
     reach = reach if error is None else reach + error
-    terms, rescales = _met(r.precision, a, b, computed)
+    terms, rescales = _met(r, a, b, computed)
     # What is flushed to zero: each operand, each product, each partial sum.
     flushed = 3.0 * r.precision.tiny_acc * max(1.0, np.max(a.magnitude, initial=0.0), np.max(b.magnitude, initial=0.0))
     added = gamma(r.precision, terms, rescales) * reach + flushed * terms
@@ -78,14 +78,14 @@ def matmul(r: Any, a: Any, b: Any) -> Rounded:
     return _from_accumulator(r, Rounded(r, value, error, variance))
 
 
-def _met(p: Any, a: Rounded, b: Rounded, computed: tuple[bool, bool]) -> tuple[Array, Array]:
+def _met(r: Any, a: Rounded, b: Rounded, computed: tuple[bool, bool]) -> tuple[Array, Array]:
     """At most how many terms of each entry of a·b are not exactly zero, and how often a computed side is rescaled."""
     length = a.shape[-1]
     rows, columns = _nonzero(a, -1), _nonzero(b, -2)
     rescales: Array = 0.0
     for keys, one in zip((rows, columns), computed, strict=True):
         if one:
-            rescales = np.maximum(rescales, tiles(p, keys, length))
+            rescales = np.maximum(rescales, tiles(r, keys, length))
     return np.minimum(rows, columns), rescales
 
 
@@ -183,7 +183,7 @@ def _summed(
     """value with the error of adding `terms` in `steps` roundings, x's own errors included."""
     error = add(x.error) if x.error is not None else np.zeros(())
     reach = add(x.magnitude) + error
-    rescales = 0.0 if x.error is None else tiles(r.precision, terms, length)
+    rescales = 0.0 if x.error is None else tiles(r, terms, length)
     error = error + gamma(r.precision, steps, rescales) * reach + (3.0 * r.precision.tiny_acc) * terms
     return Rounded(r, value, np.where(np.isfinite(value), error, 0.0))
 

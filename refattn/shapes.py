@@ -53,6 +53,15 @@ def broadcasts(name: str, shape: Shape, to: Shape, axes: str) -> None:
         raise ShapeError(f"{name} has shape {shape}, which does not broadcast to ({axes}) = {to}")
 
 
+def together(a: Shape, b: Shape) -> Shape:
+    """The shape that two shapes broadcast to; ShapeError if they do not."""
+    longer = max(len(a), len(b))
+    pairs = list(zip((*(1,) * (longer - len(a)), *a), (*(1,) * (longer - len(b)), *b), strict=True))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        raise ShapeError(f"leading axes {tuple(a)} and {tuple(b)} do not broadcast together")
+    return tuple(y if x == 1 else x for x, y in pairs)
+
+
 def product(sizes: Iterable[int]) -> int:
     """The product of sizes, 1 for none."""
     out = 1

@@ -13,6 +13,7 @@ APART = {"schemes", "features", "layers"}
 NUMERIC = {"numpy", "cupy", "cupyx", "numba", "scipy", "matplotlib"}
 ALLOWED = {
     "rng": {"numpy"},  # draws are made on the host
+    "rows": {"numpy"},  # so are index arrays
     "patterns": {"numpy"},  # index arrays are made on the host
     "testing": {"numpy"},  # candidates and files are on the host
     "verify": {"scipy", "matplotlib"},  # a claim can be drawn

@@ -151,7 +151,7 @@ def test_scattered_keys_are_rescaled_one_by_one(monkeypatch: pytest.MonkeyPatch)
     precision = parse("fp32(exp=400)")
     got = rescaled(problem, 400 * U)["o"]
     assert ratio(got, read(problem, precision)["o"]) <= 1.0
-    monkeypatch.setattr(rounding_contractions, "tiles", lambda p, keys, length: np.ceil(np.asarray(keys) / p.tile))
+    monkeypatch.setattr(rounding_contractions, "tiles", lambda r, keys, length: np.ceil(np.asarray(keys) / r.precision.tile))
     assert ratio(got, read(problem, precision)["o"]) > 1.0
 
 
