@@ -18,10 +18,19 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from refattn.backends.numba_words import EXACT, SUMS, exp, times, times_turned, turned_times
+from refattn.backends.numba_words import (
+    EXACT,
+    LANES,
+    exp,
+    exponentials,
+    keep_nan,
+    largest,
+    times,
+    times_turned,
+    turned_times,
+)
 
 Array = Any
-LANES = 64
 HIDDEN, SOME, ALL = 0, 1, 2
 
 
@@ -64,45 +73,6 @@ def _hide(s: Array, span: Array, mask: int, masks: Array, bits: Array, see: Arra
 
 
 @njit(nogil=True, fastmath=EXACT)
-def _largest(x: Array, lanes: Array) -> Any:
-    """The largest of x, NaN left out; −∞ of nothing."""
-    c0, top = 0, x.dtype.type(-np.inf)
-    if x.shape[0] >= LANES:
-        for c in range(LANES):
-            lanes[c] = top
-        while c0 + LANES <= x.shape[0]:
-            for c in range(LANES):
-                lanes[c] = x[c0 + c] if x[c0 + c] > lanes[c] else lanes[c]
-            c0 += LANES
-        for c in range(LANES):
-            top = lanes[c] if lanes[c] > top else top
-    for c in range(c0, x.shape[0]):
-        top = x[c] if x[c] > top else top
-    return top
-
-
-@njit(nogil=True, fastmath=SUMS)
-def _weigh(x: Array, top: Any) -> Any:
-    """x ← eˣ⁻ᵗᵒᵖ and its sum."""
-    total = x.dtype.type(0)
-    for c in range(x.shape[0]):
-        e = exp(x[c] - top)
-        x[c] = e
-        total += e
-    return total
-
-
-@njit(nogil=True, fastmath=EXACT)
-def _keep_nan(x: Array) -> Any:
-    """x ← 0 except NaN, and its sum: a row of which nothing finite is known yet."""
-    total = x.dtype.type(0)
-    for c in range(x.shape[0]):
-        x[c] = x.dtype.type(0) if x[c] == x[c] else x[c]
-        total += x[c]
-    return total
-
-
-@njit(nogil=True, fastmath=EXACT)
 def _stream(s: Array, span: Array, m: Array, l: Array, o: Array, lanes: Array) -> None:
     """Scores to weights against the running maximum m, with l and o rescaled where it rises."""
     zero, one, nothing = s.dtype.type(0), s.dtype.type(1), s.dtype.type(-np.inf)
@@ -111,13 +81,13 @@ def _stream(s: Array, span: Array, m: Array, l: Array, o: Array, lanes: Array) -
         s[r, :first] = zero
         s[r, last:] = zero
         row = s[r, first:last]
-        top = _largest(row, lanes)
+        top = largest(row, lanes)
         top = top if top > m[r] else m[r]
         if top == nothing:
-            l[r] += _keep_nan(row)
+            l[r] += keep_nan(row)
             continue
         shrink = exp(m[r] - top)
-        l[r] = l[r] * shrink + _weigh(row, top)
+        l[r] = l[r] * shrink + exponentials(row, top)
         m[r] = top
         if shrink != one:
             for c in range(o.shape[1]):

@@ -1,4 +1,5 @@
-"""The words that all Numba kernels are made of: matrix products by SciPy's BLAS, and an exponential that vectorises.
+"""The words that all Numba kernels are made of: matrix products by SciPy's BLAS, an exponential that vectorises, and what
+a row of a softmax needs.
 
 Numba's cache does not see a change here from a kernel in another file: after one, remove ``__pycache__/numba_*.nbi``.
 """
@@ -17,6 +18,7 @@ from numba.extending import get_cython_function_address, intrinsic, overload
 Array = Any
 EXACT = {"contract", "nsz"}  # keeps NaN and ±inf, and the order of sums
 SUMS = EXACT | {"reassoc"}  # sums may be taken in lanes
+LANES = 64  # of a maximum, which does not vectorise by itself
 N, T = np.int8(ord("N")), np.int8(ord("T"))
 
 
@@ -149,3 +151,42 @@ def _exp64(x):  # type: ignore[no-untyped-def]
     y = ((p * r) * r + r + 1.0) * _as_float(np.int64((_bits(t) + np.int64(1023)) << np.int64(52)))
     y = 0.0 if x < FLOOR64 else y
     return np.inf if x > CEILING64 else y
+
+
+@njit(nogil=True, fastmath=EXACT)
+def largest(x: Array, lanes: Array) -> Any:
+    """The largest of x, NaN left out; −∞ of nothing."""
+    c0, top = 0, x.dtype.type(-np.inf)
+    if x.shape[0] >= LANES:
+        for c in range(LANES):
+            lanes[c] = top
+        while c0 + LANES <= x.shape[0]:
+            for c in range(LANES):
+                lanes[c] = x[c0 + c] if x[c0 + c] > lanes[c] else lanes[c]
+            c0 += LANES
+        for c in range(LANES):
+            top = lanes[c] if lanes[c] > top else top
+    for c in range(c0, x.shape[0]):
+        top = x[c] if x[c] > top else top
+    return top
+
+
+@njit(nogil=True, fastmath=SUMS)
+def exponentials(x: Array, top: Any) -> Any:
+    """x ← eˣ⁻ᵗᵒᵖ and its sum."""
+    total = x.dtype.type(0)
+    for c in range(x.shape[0]):
+        e = exp(x[c] - top)
+        x[c] = e
+        total += e
+    return total
+
+
+@njit(nogil=True, fastmath=EXACT)
+def keep_nan(x: Array) -> Any:
+    """x ← 0 except NaN, and its sum: a row of which nothing finite is known yet."""
+    total = x.dtype.type(0)
+    for c in range(x.shape[0]):
+        x[c] = x.dtype.type(0) if x[c] == x[c] else x[c]
+        total += x[c]
+    return total

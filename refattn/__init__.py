@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from refattn.position.toeplitz import ToeplitzBias
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
+    from refattn.schemes.sparse import Sparse
     from refattn.threads import get_threads, set_threads, warmup
 
 _HOMES = {
@@ -82,6 +83,7 @@ _HOMES = {
     "refattn.position.toeplitz": ("ToeplitzBias",),
     "refattn.precision": ("PRESETS", "Precision"),
     "refattn.schemes.dense": ("Dense",),
+    "refattn.schemes.sparse": ("Sparse",),
     "refattn.threads": ("get_threads", "set_threads", "warmup"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
@@ -127,6 +129,7 @@ __all__ = [
     "ShapeError",
     "Short",
     "Sinusoid",
+    "Sparse",
     "SparseTransformer",
     "Split",
     "Strided",

@@ -147,11 +147,22 @@ class Rows:
         return place
 
     def tiles(self, width: int) -> int:
-        """The most tiles of `width` keys that the entries of one query lie in."""
+        """The most tiles that the keys of one query can lie in, if all but the outermost have `width` keys or more.
+
+        Wherever tiles begin: the first ends after the query's first key, each of the others as soon as it may.
+        """
         if width not in self._met:
-            many = -(-max(self.m, 1) // width)
-            met = np.unique(self.row * many + self.col // width) // many
-            self._met[width] = int(np.bincount(met).max(initial=0))
+            line = self.row * (self.m + 1) + self.col  # sorted, a stretch for each query
+            at = self.start[:-1][np.diff(self.start) > 0]
+            base, ends = self.row[at] * (self.m + 1), self.start[1:][self.row[at]]
+            most, edge = 0, self.col[at] + 1
+            while at.size:
+                most += 1
+                at = np.searchsorted(line, base + np.minimum(edge, self.m))
+                on = at < ends
+                at, base, ends, edge = at[on], base[on], ends[on], edge[on]
+                edge = np.maximum(self.col[at] + 1, edge + width)
+            self._met[width] = most
         return self._met[width]
 
     def index(self, name: str, like: Array, at: slice = slice(None)) -> Array:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refattn.patterns import Pattern
+
 
 @dataclass(frozen=True)
-class Table:
+class Table(Pattern):
     """counts[i][j]: how often query number i sees key j, whatever the offset; 0 beyond the table."""
 
     counts: tuple[tuple[int, ...], ...]
@@ -39,7 +41,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Band:
+class Band(Pattern):
     """Query i at position i + offset sees keys i + offset − left … i + offset + right, `times` times each."""
 
     left: int
@@ -71,9 +73,3 @@ class Band:
         col = np.arange(start[-1]) - np.repeat(start[:-1] - low, length)
         return start, col, None if self.times == 1 else np.full(start[-1], self.times)
 
-
-@dataclass(frozen=True)
-class Heads:
-    """One pattern for each query head."""
-
-    patterns: tuple

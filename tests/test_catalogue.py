@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refattn import All, Dense, Heads, Local, OptionError, rng, tree
+from refattn import All, Dense, Heads, Local, OptionError, Sparse, rng, tree
 from refattn.catalogue import PATTERNS, ROWS, constructors, row, scheme, scheme_or_pattern
 
 
@@ -26,11 +26,11 @@ def test_rows_draw_short_values_that_their_variants_take(drawn):
 def test_expressions_name_the_schemes_of_the_catalogue():
     assert scheme("Dense(causal=True)") == Dense(causal=True)
     assert scheme(Dense()) == Dense()
-    assert list(constructors().values()) == [Dense, *PATTERNS]
+    assert list(constructors().values()) == [Dense, Sparse, *PATTERNS]
     with pytest.raises(OptionError, match="nothing is called 'Nothing'"):
         scheme("Nothing()")
     for text in ("1.5", "Local(1, 2)"):
-        with pytest.raises(OptionError, match=r"is not a scheme; there is Dense$"):
+        with pytest.raises(OptionError, match=r"is not a scheme; there is Dense, Sparse$"):
             scheme(text)
 
 
@@ -39,7 +39,7 @@ def test_expressions_name_patterns_too():
     assert scheme_or_pattern("Local.total(5) | ~All()") == Local(2, 2) | ~All()
     heads = Heads((All(),))
     assert scheme_or_pattern(heads) is heads
-    with pytest.raises(OptionError, match="3 is neither a scheme nor a pattern; there is Dense, All, Self, Causal, Local"):
+    with pytest.raises(OptionError, match="3 is neither a scheme nor a pattern; there is Dense, Sparse, All, Self, Causal"):
         scheme_or_pattern("3")
     with pytest.raises(OptionError, match="& has no meaning for Dense and Local"):
         scheme_or_pattern("Dense() & Local(1, 1)")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from refattn.catalogue import ROWS
+from refattn.catalogue import ROWS, constructors
 from refattn.errors import OptionError
 from refattn.expression import parse, written
 from refattn.schemes.dense import Dense
@@ -158,7 +158,7 @@ def test_text_that_python_would_warn_about_is_refused_without_a_warning() -> Non
 @pytest.mark.parametrize("variant", [v for row in ROWS for v in row.variants], ids=str)
 def test_a_scheme_is_read_back_from_what_is_written(variant: Any) -> None:
     text = written(variant.scheme)
-    assert parse(text, NAMES) == variant.scheme
+    assert parse(text, constructors()) == variant.scheme
 
 
 @pytest.mark.parametrize(

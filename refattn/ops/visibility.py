@@ -136,7 +136,7 @@ def check_inputs(inputs: Any, causal: bool, align: str | None) -> None:
 def _check_shapes(inputs: Any, q: Shape, n: int, m: int) -> None:
     per_item = {"segment_ids": n, "kv_segment_ids": m, "key_valid": m, "q_positions": n, "k_positions": m}
     for name, size in per_item.items():
-        x = getattr(inputs, name)
+        x = getattr(inputs, name, None)  # Sparse has no positions
         if x is None:
             continue
         shape = shape_of(x)

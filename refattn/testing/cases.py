@@ -14,6 +14,8 @@ import numpy as np
 
 from refattn import rng
 from refattn.errors import OptionError
+from refattn.expression import written
+from refattn.schemes.dense import Dense
 from refattn.testing.families import FAMILIES, Family, Sizes, Want
 from refattn.testing.only import Only
 from refattn.testing.tolerance import exact_in
@@ -41,6 +43,12 @@ class Case:
     lenient: bool = False
     soft: bool = False
     exempt: tuple[str, ...] = ()
+
+
+def check_scheme(scheme: Any) -> None:
+    """Refuse a scheme that there are no cases for."""
+    if not isinstance(scheme, Dense):
+        raise OptionError(f"{written(scheme)}: the kit judges kernels of Dense, it has no cases for {type(scheme).__name__}")
 
 
 def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = None) -> Iterator[Case]:

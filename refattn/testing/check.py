@@ -16,7 +16,7 @@ from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
-from refattn.testing.cases import Case, cases, nulls
+from refattn.testing.cases import Case, cases, check_scheme, nulls
 from refattn.testing.diagnose import Diagnosis, as_float, level_of
 from refattn.testing.judge import judge
 from refattn.testing.readout import read_mask
@@ -53,6 +53,7 @@ def check(
     RefattnError
         For options that mean nothing, and a candidate that can't be loaded.
     """
+    check_scheme(scheme)
     precision = contract_of(contract, dtype)
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme

@@ -16,6 +16,7 @@ import numpy as np
 from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision
+from refattn.testing.cases import check_scheme
 from refattn.testing.check import called, contract_of, environment, repro
 from refattn.testing.diagnose import as_float, level_of
 from refattn.testing.judge import judge
@@ -55,6 +56,7 @@ def check_rows(
     RefattnError
         For options that mean nothing, sizes that do not fit, and a candidate that can't be loaded.
     """
+    check_scheme(scheme)
     m, e, kv = (n if m is None else m), (d if e is None else e), (heads if kv_heads is None else kv_heads)
     sizes = {"b": 1, "h": heads, "g": kv, "n": n, "m": m, "d": d, "e": e}
     if scheme.keep_rate is not None:

@@ -42,6 +42,8 @@ _LINEAR = "Rabe and Staats 2021 (arXiv:2112.05682): self-attention does not need
 _MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses where all scores are stored"
 _MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
 
+_WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
+
 STATED: Mapping[str, tuple[Stated, ...]] = {
     "dense": (
         Stated("multiply-adds of forward", "n²", _TABLE),
@@ -52,6 +54,15 @@ STATED: Mapping[str, tuple[Stated, ...]] = {
         Stated("peak elements of forward", "n²", _MATRIX),
         Stated("peak elements of forward", "n", _LINEAR, blocked=True),
         Stated("peak elements of vjp", "n", _LINEAR, blocked=True),
+    ),
+    "sparse": (
+        Stated("multiply-adds of forward", "n", _WINDOW),
+        Stated("multiply-adds of vjp", "n", _WINDOW),
+        Stated("exponentials of forward", "n", _WINDOW),
+        Stated("elements moved by forward", "n", _WINDOW),
+        Stated("elements saved", "n", _WINDOW),
+        Stated("peak elements of forward", "n", _WINDOW),
+        Stated("peak elements of vjp", "n", _WINDOW),
     ),
 }
 """What each row of the catalogue is held to; a row that is not here is refused."""

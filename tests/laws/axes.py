@@ -13,7 +13,9 @@ KNOWN = {}
 
 
 def letters(row, variant):
-    """Input → letters of its axes, "" for an axis of length one: {"q": "bhnd", "bias": ("h", "", "m"), …}."""
+    """Input → letters of its axes, "" for an axis of length one, "fixed" for one that no size of the variant changes:
+    {"q": "bhnd", "bias": ("h", "", "m"), …}.
+    """
     key = (row.name, str(variant))
     if key not in KNOWN:
         sizes = dict(zip(variant.sizes, PRIMES, strict=False))
@@ -21,7 +23,7 @@ def letters(row, variant):
             sizes["h"] = sizes["g"] * 3
         letter = {size: x for x, size in sizes.items()} | {1: ""}
         drawn = row.draw(replace(variant, sizes=sizes), 1)
-        KNOWN[key] = {name: tuple(letter[size] for size in x.shape) for name, x in tree.items(drawn)}
+        KNOWN[key] = {name: tuple(letter.get(size, "fixed") for size in x.shape) for name, x in tree.items(drawn)}
     return KNOWN[key]
 
 

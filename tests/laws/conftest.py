@@ -12,13 +12,15 @@ from laws.cases import CASES
 from laws.stand_in import computing_in
 from refattn import load, rng, tree
 from refattn.backends.numpy_backend import WORDS, kernels
+from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
 
 MADE = {}
-# Laws on values: they hold for the generic texts and for the tile engine, here with many tiles in the shortest sequence.
+# Laws on values: they hold for the generic texts and for the engines, here with many tiles in the shortest sequence.
 ON_VALUES = {"batch", "bug_reports", "causal", "definition", "determinism", "dtypes", "edges", "layouts", "permutation",
              "rows_sum", "vjp"}
 SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
+FEW = RowsEngine(short=0, parts=2)
 
 
 def pytest_generate_tests(metafunc):
@@ -31,8 +33,8 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def numpy_as(request):
-    """NumPy arrays with the generic texts alone, or with the tile engine and, for what it leaves, head by head."""
-    table = kernels(SMALL, pairs=0) if getattr(request, "param", "generic") == "tiles" else WORDS
+    """NumPy arrays with the generic texts alone, or with the loops: tiles, rows, and for what they leave head by head."""
+    table = kernels(SMALL, pairs=0, rows=FEW) if getattr(request, "param", "generic") == "tiles" else WORDS
     with computing_in(replace(load("numpy"), kernels=table)):
         yield
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from laws.faults_layers import OF_LAYERS
 from laws.faults_operations import OPERATIONS, Fault
+from laws.faults_sparse import SPARSES
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
 HEADS, SOFTMAX, SCORES = "refattn/ops/heads.py", "refattn/ops/softmax.py", "refattn/ops/scores.py"
@@ -334,5 +335,6 @@ FAULTS = [
     *OF_HEADS, *OF_TILES,
     *PATTERNS,
     *OPERATIONS,
+    *SPARSES,
     *OF_LAYERS,
 ]

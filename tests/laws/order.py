@@ -13,6 +13,11 @@ def ordered(scheme, inputs):
     return {letter for letter, x in given.items() if x is None}
 
 
+def needs_align(scheme):
+    """True if it matters where queries stand (a causal order, a pattern), so that n ≠ m needs `align` or positions."""
+    return getattr(scheme, "causal", hasattr(scheme, "pattern"))
+
+
 def positions(scheme, inputs):
     """{"n": of the queries, "m": of the keys}, (b, n) or (n,): a query sees no key of a larger position."""
     n, m = inputs.q.shape[-2], inputs.k.shape[-2]

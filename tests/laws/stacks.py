@@ -159,7 +159,8 @@ def pieces(variant, drawn):
 def stacked(row, variant, name):
     """Two blocks of one scheme, of either order; keys come from a context where there are more or fewer of them."""
     at = variant.sizes
-    attention = Attention(variant.scheme, at["h"], at["g"])
+    heads = (at["h"], at["g"]) if "h" in at else (x.shape[-3] for x in row.draw(variant, 1)[:2])  # as many as patterns
+    attention = Attention(variant.scheme, *heads)
     sizes = {"d": D, "k": at["d"], "e": at["e"], "f": F}
     crossed = at["n"] != at["m"]
     two = Two(Block(attention, FeedForward("silu", gated=True)), Block(attention, FeedForward(), order="post"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 
-import numpy as np
 import pytest
 
+from laws.seen import pairs
 from laws.spy import spying
 from refattn import tree
 
@@ -33,10 +33,7 @@ def test_useful_macs_count_visible_pairs(row, variant, inputs):
     if useful is None:
         assert variant.given
         return
-    probe = inputs._replace(q=inputs.q * 0.0, k=inputs.k * 0.0)
-    _, saved = scheme.forward(*probe)
-    seen = np.sum(np.where(np.isfinite(saved.lse), np.exp(saved.lse), 0.0))  # equal scores: exp(lse) counts visible keys
-    assert useful == round(float(seen)) * (inputs.q.shape[-1] + inputs.v.shape[-1])
+    assert useful == pairs(scheme, inputs).sum() * (inputs.q.shape[-1] + inputs.v.shape[-1])
 
 
 def test_peak_is_an_upper_bound_that_is_not_idle(row, variant, cotangents):

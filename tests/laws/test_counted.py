@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from laws.order import needs_align
+from laws.seen import pairs
 from laws.spy import spying
 from refattn import tree
 from refattn.backend import load, using
 from refattn.catalogue import row as named
-from refattn.ops import visibility
 from refattn.verify.sizes import at_sizes
 
 REGIMES = [
@@ -65,9 +66,10 @@ SHAPES = {}
 
 def resized(row, variant, **sizes):
     """The variant's shapes at other sizes, and a scheme that allows them."""
+    sizes = {letter: size for letter, size in sizes.items() if letter in variant.sizes}
     scheme, at = variant.scheme, {**variant.sizes, **sizes}
     aligned = getattr(scheme, "align", None) is not None or "q_positions" in variant.given
-    if getattr(scheme, "causal", False) and at["n"] != at["m"] and not aligned:
+    if needs_align(scheme) and at["n"] != at["m"] and not aligned:
         scheme = replace(scheme, align="bottom_right")
     key = (row.name, str(variant))
     SHAPES[key] = SHAPES.get(key) or at_sizes(row, variant)
@@ -180,9 +182,8 @@ def test_useful_macs_count_visible_pairs(row, variant):
             if useful is None:
                 assert set(variant.given) & {"mask", "segment_ids", "key_valid", "q_positions"}
                 continue
-            offset = visibility.offset(scheme.causal, scheme.align, n, m)
-            seen = sum(not scheme.causal or j <= i + offset for i in range(n) for j in range(m))
-            assert useful == seen * variant.sizes["b"] * variant.sizes["h"] * (3 + 2)
+            drawn = row.draw(replace(variant, sizes={**variant.sizes, "n": n, "m": m, "d": 3, "e": 2}), 1)
+            assert useful == pairs(scheme, drawn).sum() * (3 + 2)
 
 
 MILLION = 10**6

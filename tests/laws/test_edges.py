@@ -10,6 +10,7 @@ import pytest
 from laws.bounds import case as make
 from laws.bounds import defined, outside, results
 from laws.cases import ALL, tagged
+from laws.order import needs_align
 from laws.seen import key_heads, pairs
 from refattn import rng, tree
 
@@ -100,7 +101,7 @@ def allowed(variant, inputs):
     scheme, sizes = variant.scheme, variant.sizes
     if sizes["n"] == sizes["m"]:
         return scheme, inputs
-    if getattr(scheme, "causal", False) and scheme.align is None and inputs.q_positions is None:
+    if needs_align(scheme) and scheme.align is None and getattr(inputs, "q_positions", None) is None:
         scheme = replace(scheme, align="bottom_right")
     if "segment_ids" in variant.given and inputs.kv_segment_ids is None:
         inputs = inputs._replace(kv_segment_ids=rng.stream(1, "zero").integers(0, 3, (sizes["b"], sizes["m"])))

@@ -153,7 +153,7 @@ ZERO = [
     for row in ROWS
     for i, v in enumerate(row.variants)
     for none in ({"n": 0, "m": 0}, {"d": 0}, {"e": 0}, {"b": 0}, {"h": 0, "g": 0})
-    if row.certifiable
+    if row.certifiable and none.keys() <= v.sizes.keys()
 ]
 
 
