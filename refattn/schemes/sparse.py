@@ -354,9 +354,12 @@ def _peak(scheme: Sparse, shapes: Sparse.Inputs) -> int:
     ``vjp`` holds p, ds and what words make of them for each entry (and what hides it), what a word gathers, at most LIMIT
     elements or one row for each side, q, o, do and statistics of each query, and results of queries and keys before and
     after they are put in order. Where heads have several patterns, copies of their inputs and parts of results come with it.
+    An axis of length 0 counts as one of 1, and heads as those of the keys if these are more: what keys hold does not vanish.
     """
-    n, m, d, e = shapes.q[-2], shapes.k[-2], shapes.q[-1], shapes.v[-1]
-    heads, few, pairs = product(shapes.q[:-2]), product(shapes.k[:-2]), scheme._pairs(n, m)
+    d, e = shapes.q[-1], shapes.v[-1]
+    n, m = (max(size, 1) for size in (shapes.q[-2], shapes.k[-2]))
+    heads: int = product(max(one, other, 1) for one, other in zip(shapes.q[:-2], shapes.k[:-2], strict=True))
+    few, pairs = max(product(shapes.k[:-2]), 1), scheme._pairs(shapes.q[-2], shapes.k[-2])
     hidden, several = any(x is not None for x in shapes[3:]), len(pairs) > 1
     entries = max(heads // len(scheme._each()), product(shapes.q[:-3])) * max(pairs.values())
     width = max(d, e, 1)
