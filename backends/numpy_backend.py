@@ -13,6 +13,7 @@ import numpy as np
 from refattn.backends import by_head, rows_engine, tile_engine
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
+from refattn.backends.tiled_rows import TiledRows
 from refattn.kernels import text
 
 HALF = ("float16", "bfloat16")
@@ -24,11 +25,14 @@ def erf(x: Any) -> Any:
 
 
 WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
-ENGINE, ROWS = Engine(), RowsEngine()
+ENGINE, ROWS, TILED = Engine(), RowsEngine(), TiledRows()
 
 
-def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS) -> dict[str, Callable[..., Any]]:
-    """The overrides, by the names of the generic texts: what the engine leaves, and heads of `pairs` pairs, go by head."""
+def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED
+            ) -> dict[str, Callable[..., Any]]:
+    """The overrides, by the names of the generic texts. What the tile engine leaves, heads of `pairs` pairs, goes by head;
+    rows go by tiles if these are cheaper, by lists otherwise.
+    """
 
     def attend(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
         out = engine.attend(q, k, v, *others, **options)
@@ -42,7 +46,16 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
             return by_head.attend_vjp(text("attend_vjp"), q, k, v, *others, **options)
         return out
 
-    return {**WORDS, "attend": attend, "attend_vjp": attend_vjp, **rows.kernels()}
+    def attend_rows(*args: Any, **options: Any) -> Any:
+        out = NotImplemented if tiled is None else tiled.attend_rows(*args, **options)
+        return rows.attend_rows(*args, **options) if out is NotImplemented else out
+
+    def attend_rows_vjp(*args: Any, **options: Any) -> Any:
+        out = NotImplemented if tiled is None else tiled.attend_rows_vjp(*args, **options)
+        return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
+
+    mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
+    return {**WORDS, **rows.kernels(), **mine}
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,20 @@ class Engine:
         """o (..., n, e) and lse (..., n, 1)."""
         if not self._takes(q, k, v, sink, keep, see, scores):
             return NotImplemented
-        forward, gemm = _kernel("forward", q.dtype.name), _gemm(q.dtype.name)
         tiles = self._tiles(see, q.shape[-2], k.shape[-2], min(block or self.rows, self.rows))
-        heads, groups, dtype = Heads(q, k, v, see, tiles), len(tiles.groups), q.dtype.type
+        return self.forward(Heads(q, k, v, _mask(see, (*q.shape[:-1], k.shape[-2])), tiles), scores.scale)
+
+    def forward(self, heads: Heads, scale: Any) -> tuple[Array, Array]:
+        """o (..., n, e) and lse (..., n, 1) of heads over their tiles."""
+        q, v, tiles, groups, dtype = heads.q, heads.v, heads.tiles, len(heads.tiles.groups), heads.q.dtype.type
+        run, gemm = _kernel("forward", q.dtype.name), _gemm(q.dtype.name)
         o, lse = np.zeros((*q.shape[:-1], v.shape[-1]), dtype), np.full(q.shape[:-1], -np.inf, dtype)
         step = max(1, len(heads.all) * groups // (4 * threads.get_threads()))
 
         def task(at: Index, first: int) -> Callable[[], None]:
             def work() -> None:
                 part = self.keys, first, min(first + step, groups)
-                forward(gemm, dtype(scores.scale), *heads.head(at), *tiles, *part, o[at], lse[at])
+                run(gemm, dtype(scale), *heads.head(at), *tiles, *part, o[at], lse[at])
 
             return work
 
@@ -67,7 +71,6 @@ class Engine:
         """dq as q; dk and dv as k and v, query heads that share a key head being added up already."""
         if not self._takes(q, k, v, sink, keep, see, scores):
             return NotImplemented
-        backward, gemm = _kernel("backward", q.dtype.name), _gemm(q.dtype.name)
         none, D = lse[..., 0] == -np.inf, np.einsum("...d,...d->...", o, do)
         D = D if dlse is None else D - dlse[..., 0]
         lse = lse[..., 0]
@@ -75,7 +78,13 @@ class Engine:
             q, do = (np.where(none[..., None], x.dtype.type(0), x) for x in (q, do))
             lse, D = (np.where(none, x.dtype.type(0), x) for x in (lse, D))
         tiles = self._tiles(see, q.shape[-2], k.shape[-2], min(block or self.rows, self.rows))
-        heads, do, dtype = Heads(q, k, v, see, tiles), strided(do), q.dtype.type
+        heads = Heads(q, k, v, _mask(see, (*q.shape[:-1], k.shape[-2])), tiles)
+        return *self.backward(heads, scores.scale, lse, do, D), None, None
+
+    def backward(self, heads: Heads, scale: Any, lse: Array, do: Array, D: Array) -> tuple[Array, Array, Array]:
+        """dq, dk, dv; lse (..., n), do and D (..., n) of a query that sees nothing must be 0, and its q finite."""
+        q, k, v, tiles, dtype, do = heads.q, heads.k, heads.v, heads.tiles, heads.q.dtype.type, strided(do)
+        run, gemm = _kernel("backward", q.dtype.name), _gemm(q.dtype.name)
         parts = tiles.parts(k.shape[-2], min(4, -(-8 // max(len(heads.shared), 1))))
         dqs = np.zeros((len(parts), *q.shape), dtype)
         dk, dv = np.zeros(k.shape, dtype), np.zeros(v.shape, dtype)
@@ -83,15 +92,15 @@ class Engine:
         def task(key: Index, dq: Array, part: tuple[int, int]) -> Callable[[], None]:
             def work() -> None:
                 for at in heads.shared[key]:
-                    backward(gemm, dtype(scores.scale), *heads.head(at), *tiles, self.back, *part, lse[at], do[at],
-                             D[at], dq[at], dk[key], dv[key])
+                    run(gemm, dtype(scale), *heads.head(at), *tiles, self.back, *part, lse[at], do[at],
+                        D[at], dq[at], dk[key], dv[key])
 
             return work
 
         threads.run(task(key, dq, part) for key in heads.shared for dq, part in zip(dqs, parts, strict=True))
         for dq in dqs[1:]:
             dqs[0] += dq
-        return dqs[0], dk, dv, None, None
+        return dqs[0], dk, dv
 
     def _takes(self, q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Any, scores: Any) -> bool:
         return (
@@ -113,10 +122,9 @@ class Engine:
 class Heads:
     """The heads of a call: which share keys, and the arrays of each."""
 
-    def __init__(self, q: Array, k: Array, v: Array, see: Any, tiles: Tiles) -> None:
+    def __init__(self, q: Array, k: Array, v: Array, see: Array | None, tiles: Tiles) -> None:
         self.tiles, self.all_seen = tiles, bool(tiles.seen(k.shape[-2], NONE).all())
-        self.q, self.k, self.v = strided(q), strided(k), strided(v)
-        self.see = _mask(see, (*q.shape[:-1], k.shape[-2]))
+        self.q, self.k, self.v, self.see = strided(q), strided(k), strided(v), see
         self.all, self.shared = list(np.ndindex(*q.shape[:-2])), sharing(q, k)
 
     def head(self, at: Index) -> tuple[Array, ...]:

@@ -60,6 +60,14 @@ class Tiles(NamedTuple):
             out[k0:k1] |= True if mask is None else mask.any(axis=0)
         return out
 
+    def looking(self, n: int) -> Array:
+        """(n,) True for the queries that see some key."""
+        out = np.zeros(n, dtype=bool)
+        for tile, (q0, q1, *_) in enumerate(self.at):
+            mask = self.mask(tile)
+            out[q0:q1] |= True if mask is None else mask.any(axis=1)
+        return out
+
     def parts(self, m: int, most: int) -> list[tuple[int, int]]:
         """The keys 0 … m − 1 in at most `most` ranges that split no mask."""
         masked = self.at[self.at[:, 4] != FULL]

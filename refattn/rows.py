@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,6 +44,8 @@ class Rows:
 
     nnz, the number of entries, is known beforehand, so that shapes and costs need no entry. build() returns start (n + 1,),
     col (nnz,) and count (nnz,), which is None unless `multiple`: then some entry may count more than once.
+    rectangles(first, size, height), if known, gives the pairs of the queries first … first + size − 1, counted from `first`,
+    as (q0, q1, k0, k1, seen) with at most `height` queries, seen None if all are; a pair that counts c times lies in c.
     """
 
     n: int
@@ -51,6 +53,7 @@ class Rows:
     nnz: int
     build: Callable[[], Lists] = field(repr=False)
     multiple: bool = False
+    rectangles: Callable[[int, int, int], Iterable[Any]] | None = field(default=None, repr=False)
     _moved: dict[tuple[str, str, str], Array] = field(default_factory=dict, init=False, repr=False)
     _met: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -189,12 +192,18 @@ class _Made:
             found = self.rows.get(key)
             if found is None:
                 nnz, multiple = pattern.nnz(n, m, offset), pattern.most > 1
-                self.rows[key] = found = Rows(n, m, nnz, lambda: pattern.entries(n, m, offset), multiple)
+                self.rows[key] = found = Rows(n, m, nnz, lambda: pattern.entries(n, m, offset), multiple, _rectangles(*key))
             self.rows.move_to_end(key)
             kept = sum(r.nnz for r in self.rows.values())
             while kept > self.entries and len(self.rows) > 1:
                 kept -= self.rows.popitem(last=False)[1].nnz
         return found
+
+
+def _rectangles(pattern: Any, n: int, m: int, offset: int) -> Callable[[int, int, int], Iterable[Any]] | None:
+    """The rectangles of a pattern, if it has any, for some queries at a time."""
+    cut = getattr(pattern, "tiles", None)
+    return None if cut is None else lambda first, size, height: cut(size, m, offset + first, height)
 
 
 _MADE = _Made(2**24)
@@ -203,7 +212,8 @@ _MADE = _Made(2**24)
 def rows_of(pattern: Any, n: int, m: int, offset: int = 0) -> Rows:
     """The entries of a pattern for n queries, the first of them at position `offset`, and m keys; made once and kept.
 
-    A pattern has nnz(n, m, offset), how many pairs are seen; most, the largest count; entries(n, m, offset), the lists.
+    A pattern has nnz(n, m, offset), how many pairs are seen; most, the largest count; entries(n, m, offset), the lists; and
+    it may have tiles(n, m, offset, height), the pairs as rectangles.
     """
     return _MADE.get(pattern, n, m, offset)
 

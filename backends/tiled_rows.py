@@ -1,0 +1,89 @@
+"""Sparse attention by the tile engine, for patterns dense in blocks: a pair in a tile costs a quarter of one in a list.
+
+A tile computes every pair of its rectangle and hides what the pattern has not; a list of entries computes nothing in vain
+but works key by key. Which of them is cheaper is estimated from some blocks of queries before the rest is cut into tiles.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refattn.backends import tile_lists
+from refattn.backends.by_head import apart
+from refattn.backends.tile_engine import Engine, Heads
+from refattn.backends.tile_lists import Tiles
+
+Array = Any
+ENGINE = Engine()
+
+
+@dataclass(frozen=True)
+class TiledRows:
+    """The two overrides, with what may be tuned.
+
+    short: lists of fewer entries are left to others; heights: queries of a tile to choose from. Costs in units of a pair
+    that a tile computes, forward and backward together, as measured in float32: entry, of a pair in a list; tile, of setting
+    up a tile.
+    """
+
+    engine: Engine = ENGINE
+    short: int = 64 * 64
+    heights: tuple[int, ...] = (32, 64, 128, 256)
+    entry: float = 4.5
+    tile: float = 2000.0
+
+    def attend_rows(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any, *, scale: Any) -> Any:
+        """o (..., n, e) and lse (..., n, 1)."""
+        tiles = self._tiles(q, k, v, ok, rows)
+        return NotImplemented if tiles is None else self.engine.forward(Heads(q, k, v, None, tiles), scale)
+
+    def attend_rows_vjp(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any, lse: Array, do: Array, D: Array,
+                        *, scale: Any) -> Any:
+        """dq as q; dk and dv as k and v, query heads that share a key head being added up already."""
+        tiles = self._tiles(q, k, v, ok, rows)
+        if tiles is None:
+            return NotImplemented
+        if not np.isfinite(q).all():
+            q = np.where(tiles.looking(q.shape[-2])[:, None], q, q.dtype.type(0))
+        return self.engine.backward(Heads(q, k, v, None, tiles), scale, lse[..., 0], do, D[..., 0])
+
+    def _tiles(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any) -> Tiles | None:
+        """The tiles of these rows; None if lists are cheaper, or if the engine can't take the call."""
+        takes = (
+            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            and ok is None
+            and rows.rectangles is not None
+            and rows.nnz >= self.short
+            and q.dtype.name == k.dtype.name == v.dtype.name
+            and q.dtype.name in ("float32", "float64")
+            and apart(q, k, v, 0)
+        )
+        return _made(rows, self) if takes else None
+
+    def height(self, rows: Any) -> int | None:
+        """The height at which tiles cost least, None if they cost more than entries."""
+        best = min(self.heights, key=lambda h: self._cost(rows, h))
+        return best if self._cost(rows, best) <= self.entry * rows.nnz else None
+
+    def _cost(self, rows: Any, height: int) -> float:
+        """Of all tiles of one height: of the first and the last block of queries, and of seven in between for the others."""
+        starts = range(0, rows.n, height)
+        ends, inner = {*starts[:1], *starts[-1:]}, starts[1:-1]
+        chosen = inner[len(inner) // 14:: max(1, len(inner) // 7)]
+        between = sum(self._block(rows, i, height) for i in chosen) * len(inner) / max(len(chosen), 1)
+        return between + sum(self._block(rows, i, height) for i in ends)
+
+    def _block(self, rows: Any, first: int, height: int) -> float:
+        cut = rows.rectangles(first, min(height, rows.n - first), height)
+        return float(sum((q1 - q0) * (k1 - k0) + self.tile for q0, q1, k0, k1, _ in cut))
+
+
+@functools.lru_cache(32)
+def _made(rows: Any, how: TiledRows) -> Tiles | None:
+    height = how.height(rows)
+    return None if height is None else tile_lists.tiles(rows.rectangles(0, rows.n, height))
