@@ -10,7 +10,8 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import by_head, rows_engine, tile_engine
+from refattn.backends import by_head, linear_engine, rows_engine, tile_engine
+from refattn.backends.linear_engine import Mixer
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.kernels import text
@@ -24,10 +25,11 @@ def erf(x: Any) -> Any:
 
 
 WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
-ENGINE, ROWS = Engine(), RowsEngine()
+ENGINE, ROWS, MIXER = Engine(), RowsEngine(), Mixer()
 
 
-def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS) -> dict[str, Callable[..., Any]]:
+def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, mixer: Mixer = MIXER
+            ) -> dict[str, Callable[..., Any]]:
     """The overrides, by the names of the generic texts: what the engine leaves, and heads of `pairs` pairs, go by head."""
 
     def attend(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
@@ -42,7 +44,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
             return by_head.attend_vjp(text("attend_vjp"), q, k, v, *others, **options)
         return out
 
-    return {**WORDS, "attend": attend, "attend_vjp": attend_vjp, **rows.kernels()}
+    return {**WORDS, "attend": attend, "attend_vjp": attend_vjp, **rows.kernels(), "prefix_mix": mixer.prefix_mix}
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class NumpyBackend:
     xp: Any = xp
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
-    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup)
+    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

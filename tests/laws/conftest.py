@@ -11,6 +11,7 @@ from laws.bounds import case as make_case
 from laws.cases import CASES
 from laws.stand_in import computing_in
 from refattn import load, rng, tree
+from refattn.backends.linear_engine import Mixer
 from refattn.backends.numpy_backend import WORDS, kernels
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
@@ -21,6 +22,7 @@ ON_VALUES = {"batch", "bug_reports", "causal", "definition", "determinism", "dty
              "rows_sum", "vjp"}
 SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
 FEW = RowsEngine(short=0, parts=2)
+MIX = Mixer(short=0, chunk=3)
 
 
 def pytest_generate_tests(metafunc):
@@ -34,7 +36,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def numpy_as(request):
     """NumPy arrays with the generic texts alone, or with the loops: tiles, rows, and for what they leave head by head."""
-    table = kernels(SMALL, pairs=0, rows=FEW) if getattr(request, "param", "generic") == "tiles" else WORDS
+    table = kernels(SMALL, pairs=0, rows=FEW, mixer=MIX) if getattr(request, "param", "generic") == "tiles" else WORDS
     with computing_in(replace(load("numpy"), kernels=table)):
         yield
 
