@@ -303,13 +303,14 @@ def _peak(scheme: Linear, shapes: Linear.Inputs, at: Order, block: int | None) -
     chosen = few * m * (r + wide) if shapes.key_valid is not None or at.reach < m else 0
     if at.causal:
         c, places = min(_chunk(block) or at.length, at.length), many * at.length
-        halves += 2 * places * wide + few * max(at.length, m) * (4 * r + wide)
+        halves += 2 * places * wide + few * max(at.length, m) * (4 * r + 3 * wide)
         halves += places * (19 * r + 12 * wide if c < at.length else r + wide)
         halves += places * (r + 2 * wide) if at.length != n or at.length != m else 0
         halves += many * (5 * c * c + 3 * r * wide + 3 * c * (r + wide))
         halves += mapped * (2 * many * n + 5 * few * m) * r + 7 * chosen
     else:
-        halves += many * n * (5 * r + wide + 6 * e * scheme.normalise) + 3 * few * m * wide + (3 * many + 4 * few) * r * wide
+        halves += many * n * (5 * r + wide + 6 * e * scheme.normalise + 2) + 6 * few * m * wide
+        halves += (3 * many + 4 * few) * r * wide
         halves += mapped * (5 * many * n + 10 * few * m) * r + 3 * chosen
     most: int = halves // 2 + 3 * (n + m + 2) + 1
     return most
