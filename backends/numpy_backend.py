@@ -10,7 +10,8 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import by_head, rows_engine, tile_engine
+from refattn.backends import by_head, linear_engine, rows_engine, tile_engine
+from refattn.backends.linear_engine import Mixer
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.backends.tiled_rows import TiledRows
@@ -25,11 +26,11 @@ def erf(x: Any) -> Any:
 
 
 WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
-ENGINE, ROWS, TILED = Engine(), RowsEngine(), TiledRows()
+ENGINE, ROWS, TILED, MIXER = Engine(), RowsEngine(), TiledRows(), Mixer()
 
 
-def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED
-            ) -> dict[str, Callable[..., Any]]:
+def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED,
+            mixer: Mixer = MIXER) -> dict[str, Callable[..., Any]]:
     """The overrides, by the names of the generic texts. What the tile engine leaves, heads of `pairs` pairs, goes by head;
     rows go by tiles if these are cheaper, by lists otherwise.
     """
@@ -55,7 +56,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
         return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
 
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
-    return {**WORDS, **rows.kernels(), **mine}
+    return {**WORDS, **rows.kernels(), "prefix_mix": mixer.prefix_mix, **mine}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class NumpyBackend:
     xp: Any = xp
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
-    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup)
+    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

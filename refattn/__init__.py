@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         ShapeError,
         UsageError,
     )
+    from refattn.features.elu import Elu
+    from refattn.features.identity import Identity
+    from refattn.features.relu import Relu
     from refattn.patterns import (
         All,
         Alternate,
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     from refattn.position.toeplitz import ToeplitzBias
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
+    from refattn.schemes.linear import Linear
     from refattn.schemes.sparse import Sparse
     from refattn.threads import get_threads, set_threads, warmup
 
@@ -70,6 +74,9 @@ _HOMES = {
     "refattn.cost": ("Cost", "Count"),
     "refattn.errors": ("BackendUnavailable", "DtypeError", "LibraryError", "OptionError", "RefattnError", "ShapeError",
                        "UsageError"),
+    "refattn.features.elu": ("Elu",),
+    "refattn.features.identity": ("Identity",),
+    "refattn.features.relu": ("Relu",),
     "refattn.patterns": ("All", "Alternate", "Axial", "Blocks", "Causal", "Coarse", "Cross", "Fixed", "Global", "Heads",
                          "Local", "LogSparse", "Pattern", "Random", "Self", "Short", "Split", "Strided"),
     "refattn.patterns.named": ("AxialTransformer", "BigBird", "BlockBERT", "CCNet", "Diet", "LocalBlocks", "LogTrans",
@@ -83,6 +90,7 @@ _HOMES = {
     "refattn.position.toeplitz": ("ToeplitzBias",),
     "refattn.precision": ("PRESETS", "Precision"),
     "refattn.schemes.dense": ("Dense",),
+    "refattn.schemes.linear": ("Linear",),
     "refattn.schemes.sparse": ("Sparse",),
     "refattn.threads": ("get_threads", "set_threads", "warmup"),
 }
@@ -108,10 +116,13 @@ __all__ = [
     "Dense",
     "Diet",
     "DtypeError",
+    "Elu",
     "Fixed",
     "Global",
     "Heads",
+    "Identity",
     "LibraryError",
+    "Linear",
     "Local",
     "LocalBlocks",
     "LogSparse",
@@ -123,6 +134,7 @@ __all__ = [
     "Random",
     "RefattnError",
     "RelativeShift",
+    "Relu",
     "Rope",
     "RotaryBias",
     "Self",

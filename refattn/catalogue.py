@@ -9,6 +9,9 @@ from typing import Any
 from refattn import rng
 from refattn.errors import OptionError
 from refattn.expression import parse, written
+from refattn.features.elu import Elu
+from refattn.features.identity import Identity
+from refattn.features.relu import Relu
 from refattn.patterns import (
     All,
     Alternate,
@@ -31,6 +34,7 @@ from refattn.patterns import (
 )
 from refattn.patterns.named import PAPERS
 from refattn.schemes.dense import Dense
+from refattn.schemes.linear import Linear
 from refattn.schemes.sparse import Sparse
 
 Sizes = Mapping[str, int]
@@ -91,6 +95,18 @@ def draw_dense(variant: Variant, seed: int) -> Any:
     return Dense.Inputs(**{name: inputs[name] for name in wanted})
 
 
+def draw_linear(variant: Variant, seed: int) -> Any:
+    """Normal q, k, v and uneven padding; no entry of q and k near 0, where relu has a kink."""
+    b, h, g, n, m, d, e = (variant.sizes[a] for a in "bhgnmde")
+    shapes = {"q": (b, h, n, d), "k": (b, g, m, d), "v": (b, g, m, e)}
+    inputs = {name: rng.short(rng.stream(seed, "linear", name).normal(size=shape)) for name, shape in shapes.items()}
+    for name in "qk":
+        x = inputs[name]
+        inputs[name] = x + (abs(x) < 0.0625) * (0.0625 * (1 - 2 * (x < 0)) - x)
+    inputs["key_valid"] = rng.stream(seed, "linear", "key_valid").random((b, m)) < 0.6
+    return Linear.Inputs(**{name: inputs[name] for name in ("q", "k", "v", *variant.given)})
+
+
 def _sizes(b: int, h: int, g: int, n: int, m: int, d: int, e: int) -> Sizes:
     return {"b": b, "h": h, "g": g, "n": n, "m": m, "d": d, "e": e}
 
@@ -149,8 +165,29 @@ SPARSE = Row(
     paper="Child et al. 2019, arXiv:1904.10509",
 )
 
-ROWS: tuple[Row, ...] = (DENSE, SPARSE)
+LINEAR = Row(
+    name="linear",
+    variants=(
+        Variant(Linear(), ODD),
+        Variant(Linear(causal=True), SQUARE),
+        Variant(Linear(causal=True, align="bottom_right"), ODD, ("key_valid",)),
+        Variant(Linear(causal=True, align="bottom_right"), _sizes(1, 2, 2, 9, 4, 3, 5)),
+        Variant(Linear(causal=True, align="top_left", heads="tiled"), ODD),
+        Variant(Linear(eps=0.25), ODD, ("key_valid",)),
+        Variant(Linear(causal=True, eps=0.25, eps_at="keys", scale=None), SQUARE, ("key_valid",)),
+        Variant(Linear(causal=True, feature=Relu(0.125)), SQUARE),
+        Variant(Linear(feature=Identity(), normalise=False, heads="tiled"), ODD),
+        Variant(Linear(causal=True, feature=Identity(), normalise=False, scale=None), SQUARE, ("key_valid",)),
+    ),
+    draw=draw_linear,
+    tags=frozenset({"rows_sum_to_one", "permutation_equivariant", "causal", "streams"}),
+    paper="Katharopoulos et al. 2020, arXiv:2006.16236",
+)
 
+ROWS: tuple[Row, ...] = (DENSE, SPARSE, LINEAR)
+
+FEATURES: tuple[type, ...] = (Elu, Relu, Identity)
+"""The feature maps of linear attention."""
 
 PATTERNS: tuple[type, ...] = (
     All, Self, Causal, Local, Strided, LogSparse, Global, Fixed, Blocks, Split, Random, Axial, Cross, Coarse, Short, Heads,
@@ -160,8 +197,8 @@ PATTERNS: tuple[type, ...] = (
 
 
 def constructors() -> dict[str, type]:
-    """The classes that an expression may name, by name: schemes first, then patterns."""
-    return {**_schemes(), **{cls.__name__: cls for cls in PATTERNS}}
+    """The classes that an expression may name, by name: schemes first, then feature maps and patterns."""
+    return {**_schemes(), **{cls.__name__: cls for cls in (*FEATURES, *PATTERNS)}}
 
 
 def _schemes() -> dict[str, type]:

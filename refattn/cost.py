@@ -35,8 +35,9 @@ class Passes:
 class Cost:
     """forward, backward: Count of ``forward`` and of ``vjp``.
 
-    useful_macs: multiply-adds of a forward that computes visible pairs only, nnz·(d + e); None where visibility depends
-    on the values of arrays. peak: an upper bound on the elements alive at once, inputs not counted, at the given block.
+    useful_macs: multiply-adds of a forward that computes visible pairs only, nnz·(d + e), or that forms no pairs and sums
+    up the keys that are seen; None where visibility depends on the values of arrays. peak: an upper bound on the elements
+    alive at once, inputs not counted, at the given block.
     """
 
     forward: Count

@@ -186,7 +186,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["chek"], "invalid choice: 'chek'"),
         (["show"], "required: EXPR"),
         (["show", "Dens()"], "did you mean 'Dense'?\n    Dens()\n    ^^^^"),
-        (["show", "3"], "3 is neither a scheme nor a pattern; there is Dense, Sparse, All"),
+        (["show", "3"], "3 is neither a scheme nor a pattern; there is Dense, Sparse, Linear"),
         (["show", "Local(1)"], "missing a required argument: 'right'; it takes left, right, dilation\n    Local(1)"),
         (["show", "Blocks(0)"], "Blocks: size=0 must be at least 1\n    Blocks(0)\n    ^^^^^^^^^"),
         (["show", "All()", "--m", "3"], "n=12 queries and m=3 keys: a pattern needs align='top_left' or 'bottom_right'"),

@@ -68,7 +68,7 @@ def sees(scheme: Any, n: int = 12, m: int | None = None) -> Array:
     m = n if m is None else m
     _check_sizes(n, m)
     b = load("numpy")
-    q, k, v = b.xp.zeros((1, 1, n, 1)), b.xp.zeros((1, 1, m, 1)), b.xp.eye(m)[None, None]
+    q, k, v = b.xp.ones((1, 1, n, 1)), b.xp.ones((1, 1, m, 1)), b.xp.eye(m)[None, None]
     o, saved = scheme.forward(q, k, v, **needed(scheme, b.xp.ones((1, 1, n, m), dtype=b.xp.bool)))
     weights = o[0, 0] > 0
     if "lse" in scheme.outputs:

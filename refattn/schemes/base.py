@@ -85,8 +85,9 @@ def _dtype_name(library: str, dtype: Any) -> str:
 
 
 def core(text: Callable[..., Any]) -> Any:
-    """Wrap a scheme's ``definition``, ``forward``, ``vjp`` or ``cost`` text; the wrapped name decides which."""
-    return {"definition": _definition, "forward": _forward, "vjp": _vjp, "cost": _cost}[text.__name__](text)
+    """Wrap a scheme's ``definition``, ``forward``, ``vjp``, ``step`` or ``cost`` text; the wrapped name decides which."""
+    wrappers = {"definition": _definition, "forward": _forward, "vjp": _vjp, "step": _step, "cost": _cost}
+    return wrappers[text.__name__](text)
 
 
 def _definition(text: Callable[..., Any]) -> Any:
@@ -123,6 +124,19 @@ def _vjp(text: Callable[..., Any]) -> Any:
         return type(grads)(*(None if g is None else b.narrow(g, x) for g, x in pairs))
 
     return vjp
+
+
+def _step(text: Callable[..., Any]) -> Any:
+    """A stream keeps its state in the accumulator's dtype and gives results in that of its tokens."""
+
+    @functools.wraps(text)
+    def step(self: Scheme, state: Any, *token: Any, block: Any = AUTO, **named: Any) -> tuple[Any, Array]:
+        b, inputs = admit(self, token, named)
+        state = tree.map(lambda x: x if belongs(x, b) else b.lift(x), state)
+        state, o = text(self, state, tree.map(b.widen, inputs), block=_rows(b, block))
+        return tree.map(b.settle, state), b.narrow(o, inputs[0])
+
+    return step
 
 
 def _cost(text: Callable[..., Any]) -> Any:
@@ -165,10 +179,12 @@ def check_block(block: Any) -> int | None:
 
 
 def _store(scheme: Scheme, b: Backend, name: str, x: Array, like: Array) -> Array:
+    if x is None:  # a result that this configuration does not have
+        return None
     return b.narrow(x, like) if name in scheme.stored else b.settle(x)
 
 
-def admit(scheme: Scheme, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Backend, Any]:
+def admit(scheme: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Backend, Any]:
     """The backend and the bound, checked and lifted Inputs of a call."""
     inputs = bind(scheme, args, named)
     _check_needed(scheme, inputs)

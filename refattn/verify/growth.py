@@ -40,6 +40,8 @@ _SOFTMAX = "Vaswani et al. 2017 (arXiv:1706.03762), equation 1: a softmax over n
 _BEYOND = "Dao et al. 2022 (arXiv:2205.14135), theorem 1: O(n) memory beyond inputs and output"
 _LINEAR = "Rabe and Staats 2021 (arXiv:2112.05682): self-attention does not need O(n²) memory"
 _MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses where all scores are stored"
+_FACTORED = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.2.1: O(N) time and memory, keys summed up once"
+_RUNNING = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.3.1: O(N·C·M) time with a running state, here by chunks"
 _MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
 
 _WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
@@ -63,6 +65,15 @@ STATED: Mapping[str, tuple[Stated, ...]] = {
         Stated("elements saved", "n", _WINDOW),
         Stated("peak elements of forward", "n", _WINDOW),
         Stated("peak elements of vjp", "n", _WINDOW),
+    ),
+    "linear": (
+        Stated("exponentials of forward", "n", _FACTORED, blocked=True),
+        Stated("elements saved", "n", _FACTORED),
+        Stated("multiply-adds of forward", "n", _RUNNING, blocked=True),
+        Stated("multiply-adds of vjp", "n", _RUNNING, blocked=True),
+        Stated("elements moved by forward", "n", _RUNNING, blocked=True),
+        Stated("peak elements of forward", "n", _RUNNING, blocked=True),
+        Stated("peak elements of vjp", "n", _RUNNING, blocked=True),
     ),
 }
 """What each row of the catalogue is held to; a row that is not here is refused."""

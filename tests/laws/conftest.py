@@ -11,6 +11,7 @@ from laws.bounds import case as make_case
 from laws.cases import CASES
 from laws.stand_in import computing_in
 from refattn import load, rng, tree
+from refattn.backends.linear_engine import Mixer
 from refattn.backends.numpy_backend import WORDS, kernels
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
@@ -23,6 +24,8 @@ ON_VALUES = {"batch", "bug_reports", "causal", "definition", "determinism", "dty
 SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
 FEW = RowsEngine(short=0, parts=2)
 CUT = TiledRows(SMALL, short=0, heights=(3,), entry=1e9)  # always
+MIX = Mixer(short=0, chunk=3)
+LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX)
 
 
 def pytest_generate_tests(metafunc):
@@ -36,7 +39,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def numpy_as(request):
     """NumPy arrays with the generic texts alone, or with the loops: tiles, rows, and for what they leave head by head."""
-    table = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT) if getattr(request, "param", "generic") == "tiles" else WORDS
+    table = LOOPS if getattr(request, "param", "generic") == "tiles" else WORDS
     with computing_in(replace(load("numpy"), kernels=table)):
         yield
 

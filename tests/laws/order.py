@@ -9,7 +9,7 @@ def ordered(scheme, inputs):
     """The letters of the axes whose order means something: positions that are given travel with their tokens."""
     if not getattr(scheme, "causal", False):
         return set()
-    given = {"n": inputs.q_positions, "m": inputs.k_positions}
+    given = {"n": getattr(inputs, "q_positions", None), "m": getattr(inputs, "k_positions", None)}
     return {letter for letter, x in given.items() if x is None}
 
 
@@ -22,8 +22,9 @@ def positions(scheme, inputs):
     """{"n": of the queries, "m": of the keys}, (b, n) or (n,): a query sees no key of a larger position."""
     n, m = inputs.q.shape[-2], inputs.k.shape[-2]
     offset = m - n if scheme.align == "bottom_right" else 0
-    queries = np.arange(n) + offset if inputs.q_positions is None else inputs.q_positions
-    return {"n": queries, "m": np.arange(m) if inputs.k_positions is None else inputs.k_positions}
+    given = [getattr(inputs, f"{x}_positions", None) for x in "qk"]
+    usual = np.arange(n) + offset, np.arange(m)
+    return {letter: u if g is None else g for letter, g, u in zip("nm", given, usual, strict=True)}
 
 
 def after(places, moment):

@@ -1,7 +1,7 @@
 """Overrides of kernels for the law that generic = override: right ones, in another order of sums, and wrong ones.
 
 ``attend`` streams over tiles of keys with a running maximum, as fused kernels do; ``attend_vjp`` goes key by key tile with
-whole columns of queries. Each wrong one has one mistake that such kernels have had.
+whole columns of queries; ``prefix_mix`` goes token by token. Each wrong one has one mistake that such kernels have had.
 """
 
 from __future__ import annotations
@@ -98,11 +98,30 @@ def _summed(x, shape):
     return x.sum(axis=axes, keepdims=True).reshape(shape)
 
 
-RIGHT = {"attend": attend, "attend_vjp": attend_vjp}
+def prefix_mix(q, k, v, *, reverse=False, chunk=None, last=True, own=True, carried=True):
+    """Token by token. Mistakes: own=False leaves out a token itself, carried=False empties the state after TILE tokens,
+    last=False drops the tokens of a partial tile."""
+    n = q.shape[-2]
+    state, out = 0.0, np.zeros((*np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v))), n, v.shape[-1]))
+    for step, i in enumerate(reversed(range(n)) if reverse else range(n)):
+        if not last and step >= n - n % TILE:
+            break
+        state = state if carried or step % TILE else 0.0
+        new = state + k[..., i, :, None] * v[..., i, None, :]
+        out[..., i, :] = np.sum(q[..., i, :, None] * (new if own else state), axis=-2)
+        state = new
+    return out
+
+
+RIGHT = {"attend": attend, "attend_vjp": attend_vjp, "prefix_mix": prefix_mix}
 WRONG = {
     "o is not rescaled": ("attend", functools.partial(attend, rescale=False)),
     "a partial tile of keys is dropped": ("attend", functools.partial(attend, last=False)),
     "the sink is forgotten": ("attend", functools.partial(attend, sinks=False)),
     "no gradient through the normaliser": ("attend_vjp", functools.partial(attend_vjp, normaliser=False)),
     "no slope of the softcap": ("attend_vjp", functools.partial(attend_vjp, slopes=False)),
+    "a token does not see itself": ("prefix_mix", functools.partial(prefix_mix, own=False)),
+    "the state of earlier tiles is lost": ("prefix_mix", functools.partial(prefix_mix, carried=False)),
+    "the tokens of a partial tile are dropped": ("prefix_mix", functools.partial(prefix_mix, last=False)),
+    "suffix sums are prefix sums": ("prefix_mix", lambda *args, reverse=False, chunk=None: prefix_mix(*args)),
 }

@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from refattn import tree
+from refattn.features.elu import Elu
+
+PLAIN = {"keep_rate": None, "empty": "zero", "feature": Elu(), "normalise": False, "eps": 0.0}
 
 
 def pairs(scheme, inputs):
-    """(b, h, n, m) bool. What changes weights but not visibility is left out: score terms, sinks, dropout, empty='mean'."""
+    """(b, h, n, m) bool. What changes weights but not visibility is left out: score terms, sinks, feature maps, …"""
     m = inputs.v.shape[-2]
     terms = [n for n, x in tree.items(inputs) if n == "keep" or (x.dtype.kind == "f" and n not in ("q", "k", "v"))]
     eye = np.broadcast_to(np.eye(m), (*inputs.v.shape[:-2], m, m))
     probe = inputs._replace(q=inputs.q * 0, k=inputs.k * 0, v=eye, **dict.fromkeys(terms))
-    plain = {name: value for name, value in {"keep_rate": None, "empty": "zero"}.items() if hasattr(scheme, name)}
+    plain = {name: value for name, value in PLAIN.items() if hasattr(scheme, name)}
     return replace(scheme, **plain).definition(*probe)[0] > 0.0
 
 

@@ -16,7 +16,7 @@ class Spy:
     """NumPy's namespace with matmul and exp counted: multiply-adds, and elements exponentiated."""
 
     def __init__(self, xp):
-        self._xp, self.seen = xp, Counter()
+        self._xp, self.seen = xp, Counter(macs=0, exps=0)
 
     def __getattr__(self, name):
         return getattr(self._xp, name)

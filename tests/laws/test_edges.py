@@ -9,10 +9,11 @@ import pytest
 
 from laws.bounds import case as make
 from laws.bounds import defined, outside, results
-from laws.cases import ALL, tagged
+from laws.cases import ALL
 from laws.order import needs_align
 from laws.seen import key_heads, pairs
 from refattn import rng, tree
+from refattn.catalogue import ROWS
 
 ZEROS = [
     pytest.param(row, replace(v, sizes={**v.sizes, **zero}), id=f"{row.name}-{v}-{'-'.join(zero)}")
@@ -33,15 +34,15 @@ def equal(got, want):
         np.testing.assert_array_equal(got[name], x, err_msg=name)
 
 
-@tagged("exact")
 def test_rows_that_see_nothing_are_zero_and_pull_nothing(row, variant, case):
     """Bit for bit: whatever their cotangents are, even infinite."""
     scheme, blind = case.scheme, ~pairs(case.scheme, case.inputs).any(axis=-1)
     assert blind.any() or "mask" not in variant.given
     for found in (case.run(), case.run(block=3), defined(scheme, case.inputs)):
         assert averages(scheme) or not found["o"][blind].any()
-        assert (found["lse"][~blind] > -np.inf).all()
-        assert "sink" in variant.given or (found["lse"][blind] == -np.inf).all()
+        if "lse" in found:
+            assert (found["lse"][~blind] > -np.inf).all()
+            assert "sink" in variant.given or (found["lse"][blind] == -np.inf).all()
     want = case.run()
     assert not want["dq"][blind].any()
     assert all(np.isfinite(x).all() for name, x in want.items() if name != "lse")
@@ -54,7 +55,6 @@ def test_rows_that_see_nothing_are_zero_and_pull_nothing(row, variant, case):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@tagged("exact")
 def test_poison_in_slots_that_nobody_sees_changes_nothing(row, variant, case, poison):
     """In queries that see nothing, keys that no query of their head sees, and score terms of pairs that are not seen."""
     scheme, seen = case.scheme, pairs(case.scheme, case.inputs)
@@ -75,9 +75,10 @@ def test_poison_in_slots_that_nobody_sees_changes_nothing(row, variant, case, po
 
 def test_some_slots_are_seen_by_nobody():
     """Else the laws above would say nothing."""
-    found = [pairs(v.scheme, row.draw(v, 1)) for row, v in ALL if "exact" in row.tags]
-    assert sum(not seen.any(axis=-1).all() for seen in found) >= 3
-    assert sum(not seen.any(axis=-2).all() for seen in found) >= 3
+    for row in ROWS:
+        found = [pairs(v.scheme, row.draw(v, 1)) for v in row.variants]
+        assert sum(not seen.any(axis=-1).all() for seen in found) >= 3, row.name
+        assert sum(not seen.any(axis=-2).all() for seen in found) >= 3, row.name
 
 
 @pytest.mark.parametrize(("row", "small"), ZEROS)
@@ -91,9 +92,9 @@ def test_axes_of_length_zero(row, small):
         if x.dtype.kind == "f":
             assert got[f"d{name}"].shape == x.shape
             assert np.isfinite(got[f"d{name}"]).all()
-    if small.sizes.get("m") == 0 and "exact" in row.tags:
+    if small.sizes.get("m") == 0:
         assert not got["o"].any()
-        assert "sink" in small.given or (got["lse"] == -np.inf).all()
+        assert "sink" in small.given or "lse" not in got or (got["lse"] == -np.inf).all()
 
 
 def allowed(variant, inputs):

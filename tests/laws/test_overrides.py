@@ -11,7 +11,7 @@ from laws import overrides, overrides_rows
 from laws.bounds import case as make
 from laws.bounds import outside
 from laws.cases import ALL
-from laws.conftest import CUT, FEW, SMALL
+from laws.conftest import CUT, FEW, MIX, SMALL
 from laws.stand_in import computing_in
 from refattn import load
 from refattn.backends.numpy_backend import kernels
@@ -19,7 +19,8 @@ from refattn.kernels import GENERIC
 
 RIGHT, WRONG = overrides.RIGHT | overrides_rows.RIGHT, overrides.WRONG | overrides_rows.WRONG
 WORDS = {"row_scores", "row_sums"}  # others: tests/ops/test_erf.py
-OWN = {name: x for name, x in kernels(SMALL, pairs=0, rows=FEW, tiled=None).items() if name in RIGHT.keys() | WORDS}
+TABLE = kernels(SMALL, pairs=0, rows=FEW, tiled=None, mixer=MIX)
+OWN = {name: x for name, x in TABLE.items() if name in RIGHT.keys() | WORDS}
 TILED = {"attend_rows": CUT.attend_rows, "attend_rows_vjp": CUT.attend_rows_vjp}
 CHECKED = [
     pytest.param(name, kernel, id=f"{who}-{name}")
@@ -75,6 +76,6 @@ def test_the_generic_text_runs_where_an_override_declines(row, variant, case):
 
     with computing_in(replace(load("numpy"), kernels=dict.fromkeys(RIGHT, decline))):
         got = case.run(block=3)
-    assert len(asked) >= 1
+    assert asked or ("exact" not in row.tags and not variant.scheme.causal)  # some texts are made of products alone
     for name, x in want.items():
         np.testing.assert_array_equal(got[name], x)

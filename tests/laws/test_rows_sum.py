@@ -10,8 +10,9 @@ from laws.seen import pairs
 
 
 def whole(row, variant):
-    """Without a sink, which takes a share, and without dropout, whose rows sum to one on average."""
-    return not set(variant.given) & {"sink", "keep"}
+    """Without a sink or an ε, which take a share, and without dropout, whose rows sum to one on average."""
+    given, scheme = set(variant.given) & {"sink", "keep"}, variant.scheme
+    return not given and not getattr(scheme, "eps", 0.0) and getattr(scheme, "normalise", True)
 
 
 def rows_with_weights(case):
