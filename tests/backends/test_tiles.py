@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import njit
@@ -87,6 +88,22 @@ def test_masks_and_keys_that_are_invalid(dtype: str, scheme: Dense, further: str
     wide = Dense.Inputs(*(x if x is None or x.dtype == bool else x.astype("float64") for x in inputs))
     preset = {"float32": "fp32", "float64": "fp64"}[dtype]
     assert not outside(got, rounded(preset, scheme, wide, {n: x.astype("float64") for n, x in cotangents.items()}))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_computed_in_float32_and_rounded_once(dtype: str) -> None:
+    narrow = {name: x.astype(getattr(ml_dtypes, dtype, dtype)) for name, x in draw(1, 2, 90, 8).items()}
+    do = narrow["q"]
+    with engine() as ran:
+        _, saved = BOTTOM.forward(**narrow)
+        grads = BOTTOM.vjp(saved, do)
+        _, wide = BOTTOM.forward(**{name: x.astype("float32") for name, x in narrow.items()})
+        want = BOTTOM.vjp(wide._replace(o=saved.o.astype("float32")), do.astype("float32"))
+    assert ran == ["attend", "attend_vjp"] * 2
+    assert saved.lse.dtype == np.float32
+    for got, exact in zip((saved.o, *grads[:3]), (wide.o, *want[:3]), strict=True):
+        assert got.dtype == do.dtype
+        np.testing.assert_array_equal(got, exact.astype(do.dtype))
 
 
 SPECIAL = {
