@@ -17,7 +17,7 @@ from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
 from refattn.testing.cases import Case, cases, check_scheme, nulls
-from refattn.testing.diagnose import Diagnosis, as_float, level_of
+from refattn.testing.diagnose import Diagnosis, level_of
 from refattn.testing.judge import judge
 from refattn.testing.readout import read_mask
 from refattn.testing.signature import signature
@@ -157,11 +157,8 @@ class Run:
             level, remark = Level.WARN, f"{case.effect}: {case.flag}"
             tensors = [replace(t, level=min(t.level, Level.WARN)) for t in tensors]
         if not case.soft:
-            got = as_float(outcome.outputs)
             self.outputs[case.id] = (case, outcome.outputs)
-            failing = frozenset(t.tensor for t in tensors if t.level == Level.FAIL)
-            if all(t.reason not in ("shape", "missing") for t in tensors):
-                self.diagnosis.collect(case, got, ref, failing)
+            self.diagnosis.collect(case, outcome.outputs, ref, tensors)
         return CaseVerdict(case.id, case.flag, level, tuple(tensors), (), remark, case.sizes, outcome.seconds)
 
     def vacuous(self, case: Case, ref: Mapping[str, Band]) -> str | None:

@@ -1,0 +1,127 @@
+"""Results that are odd rather than wrong by a known mistake: other dtypes, huge numbers, factors, gradients left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from refattn import Dense
+from refattn.testing import Report, check
+from refattn.testing import report as reports
+from refattn.testing.verdicts import Level
+
+Array = Any
+ZERO = "family=normal,shared heads,no queries,no keys"
+EDGES = np.finfo(np.float64).max
+
+
+def right(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    o, saved = Dense().forward(*(x.astype(np.float32) if x.dtype.itemsize == 2 else x for x in (q, k, v)))
+    return o.astype(q.dtype), saved.lse
+
+
+def changed(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """The right kernel whose o and lse are changed."""
+
+    def forward(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        return change(*right(q, k, v))
+
+    return forward
+
+
+def named(report: Report) -> list[tuple[str, str]]:
+    return [(n.mutant, n.title) for n in report.names]
+
+
+# ---- dtypes
+@pytest.mark.parametrize(("dtype", "other"), [
+    ("float32", "float64"), ("float32", "complex64"), ("bfloat16", "float32"), ("float16", "float32"), ("float64", "float32"),
+])  # fmt: skip
+def test_a_kernel_that_is_right_but_for_its_dtype_is_called_just_that(dtype: str, other: str) -> None:
+    """Cases of length zero among them, where there is nothing to measure."""
+    report = check(changed(lambda o, lse: (o.astype(other), lse)), Dense(), dtype=dtype, only=ZERO)
+    assert report.level == Level.FAIL
+    right_values = dtype != "float64"  # float32 loses what float64 promises
+    assert named(report)[0][0] == ("dtype" if right_values else "precision")
+    if right_values:
+        assert named(report) == [("dtype", f"the values of o are right, in dtype {other} instead of {dtype}")]
+    text = reports.render(report)
+    assert f"dtype {other} instead of {dtype}" in text
+
+
+def test_gradients_that_are_right_but_for_their_dtype_are_called_just_that() -> None:
+    def vjp(q: Array, k: Array, v: Array, o: Array, lse: Array, do: Array, dlse: Array) -> dict[str, Array]:
+        saved = Dense.Saved(Dense.Inputs(q, k, v), o, lse)
+        grads = Dense().vjp(saved, do, dlse=dlse)
+        return {"dq": grads.q, "dk": grads.k.astype(np.float64), "dv": grads.v}
+
+    report = check(right, Dense(), vjp=vjp, only=ZERO)
+    assert named(report) == [("dtype", "the values of dk are right, in dtype float64 instead of float32")]
+
+
+def test_a_mistake_is_named_in_whatever_dtype_it_comes() -> None:
+    report = check(changed(lambda o, lse: (o.astype(np.float64), lse / np.float32(np.log(2)))), Dense(), only=ZERO)
+    assert named(report)[0][0] == "F46"
+    none = check(changed(lambda o, lse: (o.astype(int), lse)), Dense(), only=ZERO)
+    assert none.level == Level.FAIL
+    assert named(none) == []
+
+
+# ---- numbers beyond all measure
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("dtype", "change"), [
+    ("float64", lambda o, lse: (np.full_like(o, EDGES), lse)),
+    ("float64", lambda o, lse: (np.copysign(EDGES, o), lse)),
+    ("float64", lambda o, lse: (o, lse + 1e300)),
+    ("float64", lambda o, lse: (o * 1e200, lse * 1e200)),
+    ("float32", lambda o, lse: (o, np.full_like(lse, 1e38))),
+    ("float32", lambda o, lse: (o, np.zeros_like(lse))),
+    ("float32", lambda o, lse: (np.full_like(o, np.inf), np.full_like(lse, np.nan))),
+])  # fmt: skip
+def test_no_result_is_too_large_to_be_judged(dtype: str, change: Callable[..., Any]) -> None:
+    report = check(changed(change), Dense(), dtype=dtype, only=ZERO)
+    assert report.status() == 1
+    assert "is wrong" in (text := reports.render(report)) or "are wrong" in text
+    assert not any(n.mutant[0] in "FB" for n in report.names), report.names
+
+
+# ---- factors, and what is none
+@pytest.mark.parametrize(("change", "title"), [
+    (lambda o: o * 2, "o is 2 times what it must be"),
+    (lambda o: o * np.float32(1.25), "o is 1.25 times what it must be"),
+    (lambda o: o * np.float32(1e20), "o is 1e+20 times what it must be"),
+])  # fmt: skip
+def test_a_constant_factor_is_told_by_its_size(change: Callable[..., Any], title: str) -> None:
+    assert named(check(changed(lambda o, lse: (change(o), lse)), Dense(), only=ZERO)) == [("factor", title)]
+
+
+@pytest.mark.parametrize("factor", [0.8, 1 / 0.8])
+def test_the_keep_rate_is_a_factor_of_schemes_that_have_one(factor: float) -> None:
+    def dropped(q: Array, k: Array, v: Array, keep: Array) -> tuple[Array, Array]:
+        o, saved = Dense(keep_rate=0.8).forward(q, k, v, keep=keep)
+        return o * np.float32(factor * 1.0001), saved.lse  # not within the bounds of the mistake F45
+
+    (name,) = check(dropped, Dense(keep_rate=0.8), only="family=dropout").names
+    assert name.title == f"o is {'the keep rate' if factor < 1 else '1/keep rate'} times what it must be"
+
+
+def test_random_output_is_no_factor_however_wide_the_bounds() -> None:
+    def noise(o: Array, lse: Array) -> tuple[Array, Array]:
+        return np.random.default_rng(0).normal(size=o.shape).astype(o.dtype), lse
+
+    for scheme in (Dense(), Dense(softcap=1e8), Dense(scale=0.0)):
+        report = check(changed(noise), scheme, only="family=normal,peaked,flat")
+        assert report.status() in (1, 3)
+        assert named(report) == []
+
+
+def test_small_noise_is_lost_precision_and_not_another_sum() -> None:
+    def noisy(o: Array, lse: Array) -> tuple[Array, Array]:
+        return (o * (1 + 1e-5 * np.random.default_rng(1).normal(size=o.shape))).astype(o.dtype), lse
+
+    (name,) = check(changed(noisy), Dense(), only="family=normal,flat,peaked").names
+    assert name.mutant == "precision"
