@@ -43,7 +43,8 @@ assert cost.forward.macs == 2 * 3 * 5 * 7 * (4 + 6), cost
 extras = [name for name in ("ml_dtypes", "rich", "hypothesis", "safetensors") if importlib.util.find_spec(name)]
 assert not extras, f"{', '.join(extras)} there: these are not the core dependencies alone"
 examples = Path(__file__).absolute().parent / "examples"
-for name, dtype, first in (("corrected", "float32", "OK"), ("corrected", "float64", "OK"), ("off_by_one", "float32", "FAIL")):
+for name, dtype in (("corrected", "float32"), ("corrected", "float64"), ("off_by_one", "float32")):
+    first = "OK" if name == "corrected" else "FAIL"
     kernel, text = f"{examples / name}.py", io.StringIO()
     command = ["check", f"{kernel}:attention", "--vjp", f"{kernel}:attention_vjp", "--scheme", str(scheme), "--dtype", dtype]
     command += [] if (name, dtype) == ("corrected", "float32") else ["--only", "family=normal,shared heads"]

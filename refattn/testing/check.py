@@ -18,11 +18,11 @@ from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
 from refattn.testing.cases import Case, cases, check_scheme, nulls
 from refattn.testing.diagnose import Diagnosis, level_of
-from refattn.testing.judge import judge
+from refattn.testing.judge import judge, missing
 from refattn.testing.readout import read_mask
 from refattn.testing.signature import signature
 from refattn.testing.tolerance import expect, storage
-from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report, TensorVerdict
+from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report
 from refattn.testing.worker import open_candidate
 
 Progress = Callable[[int, int, str, str], None]
@@ -103,6 +103,7 @@ class Run:
     outputs: dict[str, tuple[Case, Mapping[str, Any]]] = field(default_factory=dict)
     diagnosis: Diagnosis = field(init=False)
     takes_dlse: bool = True
+    declined: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.runner.has_backward and self.runner.wants:
@@ -147,18 +148,19 @@ class Run:
         return CaseVerdict(case.id, case.flag, level, remark=remark, sizes=case.sizes, seconds=seconds)
 
     def judged(self, case: Case, ref: Mapping[str, Band], outcome: Any) -> CaseVerdict:
-        """Every tensor that came back against its band; `o` must be among them."""
-        tensors = [judge(n, outcome.outputs[n], ref[n], self.dtype) for n in ref if n in outcome.outputs]
-        if "o" not in outcome.outputs:
-            tensors.append(TensorVerdict("o", Level.FAIL, "missing", where="the candidate returned no o"))
+        """Every tensor that came back against its band; o must be among them, and every gradient that was not declined."""
+        got = outcome.outputs
+        owed = [n for n in ref if n not in got and n != "lse" and n not in outcome.declined]
+        tensors = [judge(n, got[n], ref[n], self.dtype) for n in ref if n in got] + [missing(n) for n in owed]
+        self.declined |= dict.fromkeys(outcome.declined)
         level = max(t.level for t in tensors)
         remark = ""
         if case.soft and level > Level.WARN:
             level, remark = Level.WARN, f"{case.effect}: {case.flag}"
             tensors = [replace(t, level=min(t.level, Level.WARN)) for t in tensors]
         if not case.soft:
-            self.outputs[case.id] = (case, outcome.outputs)
-            self.diagnosis.collect(case, outcome.outputs, ref, tensors)
+            self.outputs[case.id] = (case, got)
+            self.diagnosis.collect(case, got, ref, tensors)
         return CaseVerdict(case.id, case.flag, level, tuple(tensors), (), remark, case.sizes, outcome.seconds)
 
     def vacuous(self, case: Case, ref: Mapping[str, Band]) -> str | None:
@@ -184,6 +186,7 @@ class Run:
         if not self.failed():
             return self.precision.name
         broken = any(v.level == Level.FAIL and not v.tensors for v in self.verdicts)
+        broken |= any(t.reason == "missing" for v in self.verdicts for t in v.tensors)
         looser = [] if broken or named else list(for_dtype(self.dtype)[1:])
         return next((p.name for p in looser if self._fits(p)), None)
 
@@ -210,7 +213,7 @@ class Run:
             names=tuple(n for n, _ in names) or tuple(classes),
             explains={n.mutant: k for n, k in names}, power=power, readout=readout, repro=repro,
             unseen=tuple(sorted(i for i, p in power.items() if p < 15)),
-            environment=environment(),
+            environment=environment(), declined=tuple(self.declined),
         )  # fmt: skip
 
     def _with_names(self, v: CaseVerdict, names: list[tuple[Naming, int]], looks: dict[str, list[Naming]]) -> CaseVerdict:

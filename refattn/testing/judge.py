@@ -45,6 +45,12 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     return TensorVerdict(name, level, reason, worst, float(worst.ratio), rms, float(out.mean()), where)
 
 
+def missing(name: str) -> TensorVerdict:
+    """The verdict on a tensor that was owed and did not come."""
+    why = "the candidate returned no o" if name == "o" else "the vjp gives none, and does not say so by NotImplemented"
+    return TensorVerdict(name, Level.FAIL, "missing", where=why)
+
+
 def ratios(got: Values, band: Band) -> Values:
     """|got − want| / bound; 0 where both are 0 and where either is not finite."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

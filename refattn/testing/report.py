@@ -37,6 +37,7 @@ _REASONS = {
     "bias": "errors mostly of one sign, as truncation makes them",
     "missing": "not returned",
 }
+_DECLINE = "a backward that has some of the gradients returns NotImplemented in place of each other one"
 _HOW = {
     "within": "the results are within the rounding bound of this mistake",
     "filter": "the errors have the shape and the size of this mistake",
@@ -86,10 +87,11 @@ def _verdict(report: Report) -> str:
 
 def _sampled(report: Report) -> str:
     """Which rows were judged, and that the others were not."""
-    backward = any(t.tensor in ("dk", "dv") for c in report.cases for t in c.tensors)
+    there = [t.tensor for c in report.cases for t in c.tensors if t.reason != "missing"]
     shown = ", ".join(map(str, report.rows[:LISTED])) + (", …" if len(report.rows) > LISTED else "")
     n = report.cases[0].sizes["n"]
-    more = " and dq, and all of dk and dv" if backward else ""
+    whole = " and ".join(name for name in ("dk", "dv") if name in there)
+    more = (" and dq" if "dq" in there else "") + (f", and all of {whole}" if whole else "")
     return f"  {_count(len(report.rows), 'row')} of {n} judged in o, lse{more}, the other rows not: {shown}"
 
 
@@ -135,6 +137,10 @@ def _names(report: Report) -> str:
     if not any(c.tensors for c in bad):
         return ""  # it never returned anything that could be compared
     found = _explained(report, bad)
+    wrong = [t for c in bad for t in c.tensors if t.level > Level.WARN]
+    if not found and wrong and all(t.reason == "missing" for t in wrong):
+        lacks = ", ".join(dict.fromkeys(t.tensor for t in wrong))
+        return f"What it does instead: it gives no {lacks}\n  {_DECLINE}"
     if not found:
         return "What it does instead: unknown. No known mistake explains the results; where they are wrong is below."
     lines = []
@@ -289,7 +295,10 @@ def _not_judged(report: Report) -> str:
             groups.setdefault((c.level, c.remark or "no reason given"), []).append(c.case)
     lines = [f"  {level}, {remark}: {_some(names)}" for (level, remark), names in groups.items()]
     tensors = {t.tensor for c in report.judged for t in c.tensors}
-    if "o" in tensors and not any(name.startswith("d") for name in tensors):
+    if report.declined:
+        why = "NotImplemented, or inputs that it does not name"
+        lines.append(f"  {', '.join(report.declined)}: the vjp says that it gives none ({why})")
+    elif "o" in tensors and not any(name.startswith("d") for name in tensors):
         why = "none are in the dump" if report.library == "files" else "no backward was given (--vjp or --backward)"
         lines.append(f"  the gradients, since {why}")
     return "\n".join(["Not judged", *lines]) if lines else ""

@@ -19,7 +19,7 @@ from refattn.precision import Precision
 from refattn.testing.cases import check_scheme
 from refattn.testing.check import called, contract_of, environment, repro
 from refattn.testing.diagnose import as_float, level_of
-from refattn.testing.judge import judge
+from refattn.testing.judge import judge, missing
 from refattn.testing.sampled_bands import Expected, Rows, expect_rows
 from refattn.testing.sampled_inputs import chosen, draw
 from refattn.testing.sampled_names import names
@@ -77,7 +77,7 @@ def check_rows(
         candidate=called(candidate), scheme=written(scheme), library=library, dtype=dtype, contract=precision.name,
         fits=precision.name if verdict.level in (Level.OK, Level.WARN) else None, cases=(verdict,), names=verdict.names,
         explains={x.mutant: 1 for x in verdict.names}, repro=again, environment=environment(),
-        rows=tuple(map(int, at)),
+        rows=tuple(map(int, at)), declined=run.declined,
     )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ class Long:
     rows: Rows
     dtype: str
     runner: Any
+    declined: tuple[str, ...] = ()
 
     def judged(self, sizes: Mapping[str, int], progress: Progress | None) -> CaseVerdict:
         """Read the rows, run the candidate, compare; each step of a head counts as one for `progress`."""
@@ -105,11 +106,12 @@ class Long:
             return CaseVerdict(name, FLAG, Level.UNSUPPORTED, remark=f"not judged: {vacuous} would pass", sizes=sizes)
         outcome = self._run(expected)
         step()
+        self.declined = outcome.declined
         if outcome.status != "ok":
             level = Level.UNSUPPORTED if outcome.status == "unsupported" else Level.FAIL
             remark = f"{outcome.status}: {outcome.remark}"
             return CaseVerdict(name, FLAG, level, remark=remark, sizes=sizes, seconds=outcome.seconds)
-        tensors = self._tensors(expected, outcome.outputs, n)
+        tensors = self._tensors(expected, outcome, n)
         step()
         level, found = max(t.level for t in tensors), []
         if any(t.level == Level.FAIL and t.tensor in ("o", "lse") and t.reason in ("bound", "class") for t in tensors):
@@ -129,12 +131,12 @@ class Long:
         found: Outcome = self.runner.run(inputs, x.do, None, saved, rows=x.at)
         return found
 
-    def _tensors(self, expected: Expected, got: Mapping[str, Values], n: int) -> list[TensorVerdict]:
-        x = self.rows
+    def _tensors(self, expected: Expected, outcome: Outcome, n: int) -> list[TensorVerdict]:
+        x, got = self.rows, outcome.outputs
         there = {name: band for name, band in expected.bands.items() if name in got}
         tensors = [rows_verdict(name, got[name], band, self.dtype, x.at, n) for name, band in there.items()]
-        if "o" not in got:
-            tensors.append(TensorVerdict("o", Level.FAIL, "missing", where="the candidate returned no o"))
+        owed = ("o",) if x.do is None else ("o", "dq", "dk", "dv")
+        tensors += [missing(name) for name in owed if name not in got and name not in outcome.declined]
         if x.do is not None:
             shapes = {"dk": x.inputs.k.shape, "dv": x.inputs.v.shape}
             tensors += gradients(got, expected.gradients(), shapes, self.dtype)

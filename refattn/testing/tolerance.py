@@ -53,7 +53,7 @@ def toward_zero(x: Values, dtype: str) -> Values:
 
 
 def _bfloat16(x: Values) -> Values:
-    """x rounded to bfloat16, as float32: the upper 16 bits, to nearest, ties to even. Without ml_dtypes, which has arrays."""
+    """x rounded to bfloat16, as float32: the upper 16 bits, to nearest, ties to even. It needs no ml_dtypes."""
     with np.errstate(over="ignore"):
         near = np.asarray(x, dtype=np.float32)
     bits = near.view(np.uint32)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refattn import Dense
-from refattn.testing import Report, check
+from refattn.testing import Report, check, check_rows
 from refattn.testing import report as reports
 from refattn.testing.verdicts import Level
 
@@ -125,3 +125,82 @@ def test_small_noise_is_lost_precision_and_not_another_sum() -> None:
 
     (name,) = check(changed(noisy), Dense(), only="family=normal,flat,peaked").names
     assert name.mutant == "precision"
+
+
+# ---- gradients that are left out
+def vjp_of(change: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """The right backward whose result is changed."""
+
+    def vjp(q: Array, k: Array, v: Array, o: Array, lse: Array, do: Array, dlse: Array) -> Any:
+        grads = Dense().vjp(Dense.Saved(Dense.Inputs(q, k, v), o, lse), do, dlse=dlse)
+        return change({"dq": grads.q, "dk": grads.k, "dv": grads.v})
+
+    return vjp
+
+
+LEFT_OUT: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a tuple of None": (lambda g: (None, None, None), "dq, dk, dv"),
+    "an empty dict": (lambda g: {}, "dq, dk, dv"),
+    "a dict of None": (lambda g: dict.fromkeys(g), "dq, dk, dv"),
+    "dq alone": (lambda g: {"dq": g["dq"]}, "dk, dv"),
+    "no dk": (lambda g: (g["dq"], None, g["dv"]), "dk"),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+@pytest.mark.parametrize("rows", [None, 5])
+def test_a_gradient_that_is_left_out_fails_and_is_named(what: str, rows: int | None) -> None:
+    change, lacks = LEFT_OUT[what]
+    report = (check(right, Dense(), vjp=vjp_of(change), only=ZERO) if rows is None
+              else check_rows(right, Dense(), vjp=vjp_of(change), rows=rows, n=200, d=8))  # fmt: skip
+    assert (report.level, report.status(), report.fits, report.declined) == (Level.FAIL, 1, None, ())
+    assert all(c.level == Level.FAIL for c in report.cases)
+    missing = [t.tensor for t in report.cases[0].tensors if t.reason == "missing"]
+    assert ", ".join(missing) == lacks
+    assert all(t.level <= Level.WARN for c in report.cases for t in c.tensors if t.reason != "missing")
+    text = reports.render(report, width=200)
+    assert f"What it does instead: it gives no {lacks}\n" in text
+    assert "no backward was given" not in text
+    assert "NotImplemented in place of each other one" in text
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+@pytest.mark.parametrize("change", [
+    lambda g: {"dq": g["dq"], "dk": NotImplemented, "dv": NotImplemented, "dbias": NotImplemented},
+    lambda g: (g["dq"], NotImplemented, NotImplemented),
+])  # fmt: skip
+def test_a_backward_that_says_what_it_does_not_give_is_judged_on_the_rest(change: Any, rows: int | None) -> None:
+    def run(of: Any) -> Report:
+        if rows is None:
+            return check(right, Dense(), vjp=vjp_of(of), only=ZERO)
+        return check_rows(right, Dense(), vjp=vjp_of(of), rows=rows, n=200, d=8)
+
+    report = run(change)
+    assert (report.status(), report.declined) == (0, ("dk", "dv"))
+    assert {t.tensor for c in report.cases for t in c.tensors} == {"o", "lse", "dq"}
+    text = reports.render(report, width=200)
+    assert "  dk, dv: the vjp says that it gives none" in text
+    assert "all of dk" not in text
+    wrong = run(lambda g: change({**g, "dq": g["dq"] * 3}))
+    assert {t.tensor for c in wrong.cases for t in c.tensors if t.level == Level.FAIL} == {"dq"}
+
+
+def test_the_gradient_of_an_input_that_the_backward_does_not_name_is_not_owed() -> None:
+    """With the forward's own lse a backward needs no sink."""
+
+    def forward(q: Array, k: Array, v: Array, sink: Array | None = None, bias: Array | None = None) -> tuple[Array, Array]:
+        o, saved = Dense().forward(q, k, v, sink=sink, bias=bias)
+        return o, saved.lse
+
+    def vjp(q: Array, k: Array, v: Array, o: Array, lse: Array, do: Array, bias: Array | None = None) -> tuple[Array, ...]:
+        grads = Dense().vjp(Dense.Saved(Dense.Inputs(q, k, v, bias=bias), o, lse), do)
+        return (grads.q, grads.k, grads.v) if bias is None else (grads.q, grads.k, grads.v, None)
+
+    sink = check(forward, Dense(), vjp=vjp, only="family=sink")
+    assert (sink.status(), sink.declined) == (0, ("dsink",))
+    assert "dsink: the vjp says" in reports.render(sink)
+    bias = check(forward, Dense(), vjp=vjp, only="family=normal,bias")
+    assert bias.status() == 1
+    assert "it gives no dbias" in reports.render(bias)
+    closed = check(right, Dense(), vjp=lambda do: {}, only="family=normal")
+    assert closed.status() == 1, "a backward that names no input owes all gradients"
