@@ -21,12 +21,14 @@ from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst
 Values = Any
 SIGMAS, RMS, RMS_LSE, BIAS, BIAS_Z, STATISTICAL, ENOUGH = 6.0, 1.6, 3.0, 0.5, 8.0, 3.0, 256
 
+EXCHANGED = "heads and tokens are exchanged"
+
 
 def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     """The verdict on tensor `name`; statistics (lse) may come in any float dtype, everything else in `dtype`."""
     got = np.asarray(got)
     if got.shape != band.value.shape:
-        return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {band.value.shape}")
+        return TensorVerdict(name, Level.FAIL, "shape", where=_shapes(name, got.shape, band.value.shape))
     if got.dtype.name != dtype and not (name == "lse" and got.dtype.name in ("float32", "float64", "float16", "bfloat16")):
         return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name} instead of {dtype}")
     held, got = got.dtype.name, got.astype(np.float64)
@@ -43,6 +45,13 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     if not out.any():
         (level, reason), where = _statistics(name, got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), ""
     return TensorVerdict(name, level, reason, worst, float(worst.ratio), rms, float(out.mean()), where)
+
+
+def _shapes(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    text = f"shape {got} instead of {want}"
+    at = -1 if name == "lse" else -2  # where the queries stand, behind the heads
+    exchanged = len(want) > 2 and got == (*want[: at - 1], want[at], want[at - 1], *(want[at + 1 :] if at < -1 else ()))
+    return f"{text}: {EXCHANGED}" if exchanged else text
 
 
 def missing(name: str) -> TensorVerdict:

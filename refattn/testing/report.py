@@ -18,6 +18,8 @@ from importlib import resources
 from typing import Any
 
 from refattn.precision import PRESETS
+from refattn.testing.judge import EXCHANGED
+from refattn.testing.mutants import LAYOUT
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
 
 LISTED = 12
@@ -38,6 +40,7 @@ _REASONS = {
     "missing": "not returned",
 }
 _DECLINE = "a backward that has some of the gradients returns NotImplemented in place of each other one"
+_ORDER = "layout bhnd is (B, H, n, d) and bnhd (B, n, H, d), of q, k, v, of o and of their gradients alike"
 _HOW = {
     "within": "the results are within the rounding bound of this mistake",
     "filter": "the errors have the shape and the size of this mistake",
@@ -141,6 +144,9 @@ def _names(report: Report) -> str:
     if not found and wrong and all(t.reason == "missing" for t in wrong):
         lacks = ", ".join(dict.fromkeys(t.tensor for t in wrong))
         return f"What it does instead: it gives no {lacks}\n  {_DECLINE}"
+    if not found and wrong and all(EXCHANGED in t.where for t in wrong):
+        those = ", ".join(dict.fromkeys(t.tensor for t in wrong))
+        return f"What it does instead: {EXCHANGED} in {those}, in their shape already\n  {_ORDER}"
     if not found:
         return "What it does instead: unknown. No known mistake explains the results; where they are wrong is below."
     lines = []
@@ -152,6 +158,9 @@ def _names(report: Report) -> str:
         lines.append(f"  {_how(name)}; explains {explains} of {_count(len(bad), 'failing case')}")
         if name.instead:
             lines += _under(report, name.instead)
+        if name.mutant == LAYOUT and report.library != "files":
+            lines.append("  a kernel that takes and returns them in the other order is judged by")
+            lines.append(f"    {in_other_layout(report)}")
     return "\n".join(lines)
 
 
@@ -339,6 +348,14 @@ def command(report: Report, scheme: str) -> str:
         kept = [clause for clause in words[at + 1].split(";") if not clause.strip().startswith("family=")]
         words[at : at + 2] = ["--only", "; ".join(clause.strip() for clause in kept)] if kept else []
     return " ".join(quoted(word) for word in words)
+
+
+def in_other_layout(report: Report) -> str:
+    """The shell command that judges the same kernel, in all cases, with heads and tokens in the other order."""
+    text, usual = command(report, report.scheme), " --layout bnhd"
+    if not report.repro:
+        return text.replace("...", "layout=..., ...")
+    return text.replace(usual, "") if usual in text else text + usual
 
 
 def quoted(word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,65 @@ def test_the_gradient_of_an_input_that_the_backward_does_not_name_is_not_owed() 
     assert "it gives no dbias" in reports.render(bias)
     closed = check(right, Dense(), vjp=lambda do: {}, only="family=normal")
     assert closed.status() == 1, "a backward that names no input owes all gradients"
+
+
+# ---- what a user gets wrong, rather than a kernel
+def exchanged(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """Takes and returns (B, n, H, d)."""
+    o, lse = right(*(x.swapaxes(1, 2) for x in (q, k, v)))
+    return o.swapaxes(1, 2), lse
+
+
+KEPT = '''
+import numpy as np
+from refattn import Dense
+
+
+def bhnd(q, k, v):
+    o, saved = Dense().forward(q, k, v)
+    return o, saved.lse
+
+
+def bnhd(q, k, v):
+    o, lse = bhnd(*(x.swapaxes(1, 2) for x in (q, k, v)))
+    return o.swapaxes(1, 2), lse
+
+
+def mixed(q, k, v):
+    o, lse = bhnd(q, k, v)
+    return o.swapaxes(1, 2), lse
+'''
+
+
+@pytest.mark.parametrize(("name", "layout"), [("bnhd", "bhnd"), ("bhnd", "bnhd")])
+def test_the_other_layout_is_named_with_the_command_that_judges_under_it(name: str, layout: str, tmp_path: Path) -> None:
+    (tmp_path / "kept.py").write_text(KEPT, encoding="utf-8")
+    kernel = f"{tmp_path / 'kept.py'}:{name}"
+    report = check(kernel, Dense(), layout=layout, only="family=normal,shared heads,more keys,flat")
+    assert (report.level, report.names[0].mutant) == (Level.FAIL, "F39t")
+    text = reports.render(report, width=200)
+    assert "(B, H, n, d) instead" not in text
+    assert "heads and tokens are exchanged" in text, "lse has another shape"
+    line = f"    refattn check {kernel} --scheme 'Dense()'" + (" --layout bnhd" if layout == "bhnd" else "")
+    assert line in text.splitlines()
+    other = "bnhd" if layout == "bhnd" else "bhnd"
+    assert check(kernel, Dense(), layout=other, only="family=normal,shared heads,more keys").status() == 0
+
+
+def test_an_output_in_the_other_layout_is_told_by_its_shape() -> None:
+    report = check(changed(lambda o, lse: (o.swapaxes(1, 2), lse)), Dense(), only="family=normal")
+    assert {t.where.partition(": ")[2] for c in report.cases for t in c.tensors if t.tensor == "o"} == {
+        "heads and tokens are exchanged"}  # fmt: skip
+    assert "What it does instead: heads and tokens are exchanged in o" in reports.render(report)
+    assert "layout=..." in reports.render(check(exchanged, Dense(), only="family=normal"))
+
+
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+def test_a_causal_kernel_before_a_scheme_that_is_not_is_named(align: str) -> None:
+    def causal(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        o, saved = Dense(causal=True, align=align).forward(q, k, v)
+        return o, saved.lse
+
+    report = check(causal, Dense(), only="family=normal,more keys,more queries")
+    assert report.names[0].mutant == {"top_left": "F56", "bottom_right": "F57"}[align]
+    assert report.level == Level.FAIL
