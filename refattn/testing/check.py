@@ -26,6 +26,8 @@ from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report
 from refattn.testing.worker import open_candidate
 
 Progress = Callable[[int, int, str, str], None]
+USUAL: Mapping[str, Any] = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": 60.0}
+"""What ``check`` takes where nothing else is said."""
 
 
 def check(
@@ -62,7 +64,7 @@ def check(
         run.all_cases(progress)
         readout = run.read_mask() if run.failed() else ""
     return run.report(candidate, library, contract is not None, readout, repro(candidate, scheme, run.arguments(
-        vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout, only=only)))
+        vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout, only=only, timeout=timeout)))
 
 
 def assert_conforms(candidate: Any, scheme: Any, *, strict: bool = False, **options: Any) -> Report:
@@ -229,9 +231,8 @@ class Run:
         """Options of a command that repeats the first failing case, defaults left out."""
         first = next((v.case.partition("/")[0] for v in self.verdicts if v.level == Level.FAIL), None)
         if first is not None:
-            options["only"] = "; ".join(filter(None, (options["only"], f"family={first}")))
-        usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd"}
-        return {k: v for k, v in options.items() if v is not None and usual.get(k) != v}
+            options["only"] = filters.of_family(options["only"] or "", first)
+        return {k: v for k, v in options.items() if v is not None and USUAL.get(k) != v}
 
 
 def environment() -> dict[str, str]:
@@ -243,7 +244,7 @@ def repro(candidate: Any, scheme: Any, options: Mapping[str, Any]) -> str:
     """The command that repeats a check; empty for a candidate that is not named by a string."""
     if not isinstance(candidate, str) or any(callable(v) for v in options.values()):
         return ""
-    shown = {k: v.name if isinstance(v, Precision) else v for k, v in options.items()}
+    shown = {k: v.name if isinstance(v, Precision) else f"{v:g}" if k == "timeout" else v for k, v in options.items()}
     quoted = " ".join(f"--{k} {_quote(str(v))}" for k, v in shown.items())
     return f"refattn check {_quote(candidate)} --scheme {_quote(written(scheme))} {quoted}".rstrip()
 

@@ -75,6 +75,12 @@ def _same_kind(sizes: Mapping[str, int], fitted: Mapping[str, int]) -> bool:
     )
 
 
+def of_family(text: str, family: str) -> str:
+    """The filter that takes the cases of one family, out of those that `text` takes."""
+    clauses = [clause.strip() for clause in text.split(";")]
+    return "; ".join([*(c for c in clauses if c and c.partition("=")[0].strip() != "family"), f"family={family}"])
+
+
 def parse(text: str) -> Only:
     """The filter that `text` describes.
 

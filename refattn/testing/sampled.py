@@ -33,12 +33,13 @@ __all__ = ["check_rows", "chosen"]
 Values = Any
 FLAG = "faults that only long sequences show: offsets that overflow, dropped tails, the last tile"
 Progress = Any
+LIMIT = 3600.0  # seconds
 
 
 def check_rows(
     candidate: Any, scheme: Any, *, rows: int, n: int, m: int | None = None, d: int = 64, e: int | None = None,
     heads: int = 1, kv_heads: int | None = None, vjp: Any = None, backward: str | None = None, library: str = "numpy",
-    dtype: str = "float32", contract: str | Precision | None = None, layout: str = "bhnd", timeout: float = 3600.0,
+    dtype: str = "float32", contract: str | Precision | None = None, layout: str = "bhnd", timeout: float = LIMIT,
     progress: Progress | None = None,
 ) -> Report:  # fmt: skip
     """Judge a kernel on one long sequence: o, lse and dq at `rows` query rows, every element of dk and dv.
@@ -70,7 +71,7 @@ def check_rows(
         verdict = run.judged(sizes, progress)
     size = {"n": n, "m": m if m != n else None, "d": d, "e": e if e != d else None, "heads": heads if heads > 1 else None,
             "kv-heads": kv if kv != heads else None}  # fmt: skip
-    usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd"}
+    usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": LIMIT}
     shown = {"vjp": vjp, "backward": backward, "contract": contract, **{k: options[k] for k in usual}, "rows": rows, **size}
     again = repro(candidate, scheme, {k: x for k, x in shown.items() if x is not None and usual.get(k) != x})
     return Report(
