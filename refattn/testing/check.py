@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from refattn._version import __version__
+from refattn.catalogue import scheme as scheme_of
 from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
@@ -40,7 +41,7 @@ def check(
     Parameters
     ----------
     candidate : "path/file.py:function", "package.module:function" (each gets a process of its own) or a callable.
-    scheme : a configured scheme, as ``Dense(causal=True, align="bottom_right")``.
+    scheme : a configured scheme, as ``Dense(causal=True, align="bottom_right")``, or this as text.
     vjp, backward : a candidate for the gradients, or "autograd" for torch's or jax's.
     library : "numpy", "torch", "jax" or "cupy": whose arrays the candidate takes.
     dtype : "float64", "float32", "float16" or "bfloat16": of the inputs and results.
@@ -55,16 +56,17 @@ def check(
     RefattnError
         For options that mean nothing, and a candidate that can't be loaded.
     """
+    scheme, precision = scheme_of(scheme), contract_of(contract, dtype)
     check_scheme(scheme)
-    precision = contract_of(contract, dtype)
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
         run = Run(scheme, dtype, precision, runner, None if only is None else filters.parse(only))
         run.all_cases(progress)
         readout = run.read_mask() if run.failed() else ""
-    return run.report(candidate, library, contract is not None, readout, repro(candidate, scheme, run.arguments(
-        vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout, only=only, timeout=timeout)))
+    options = run.arguments(vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout,
+                            only=only, timeout=timeout)  # fmt: skip
+    return run.report(candidate, library, contract is not None, readout, repro(candidate, scheme, options))
 
 
 def assert_conforms(candidate: Any, scheme: Any, *, strict: bool = False, **options: Any) -> Report:
@@ -86,6 +88,8 @@ def contract_of(contract: str | Precision | None, dtype: str) -> Precision:
     if contract is None:
         return presets[0]
     precision = parse(contract) if isinstance(contract, str) else contract
+    if not isinstance(precision, Precision):
+        raise OptionError(f"contract={contract!r}: choose {' or '.join(p.name for p in presets)}")
     base = precision.name.partition("(")[0]
     if base not in {p.name for p in presets}:
         raise OptionError(f"contract {precision.name} is none for {dtype}: choose {' or '.join(p.name for p in presets)}")

@@ -89,6 +89,8 @@ def parse(text: str) -> Only:
     OptionError
         For a clause of another form, showing it and the forms that there are.
     """
+    if not isinstance(text, str):
+        raise OptionError(f"only={text!r} is no text: {FORMS}")
     values: dict[str, tuple[int, ...]] = {}
     multiples: dict[str, int] = {}
     equal: list[tuple[str, str]] = []

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from refattn.catalogue import scheme as scheme_of
 from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision
@@ -57,7 +58,9 @@ def check_rows(
     RefattnError
         For options that mean nothing, sizes that do not fit, and a candidate that can't be loaded.
     """
+    scheme = scheme_of(scheme)
     check_scheme(scheme)
+    _refuse_parts({"rows": rows, "n": n, "m": m, "d": d, "e": e, "heads": heads, "kv_heads": kv_heads})
     m, e, kv = (n if m is None else m), (d if e is None else e), (heads if kv_heads is None else kv_heads)
     sizes = {"b": 1, "h": heads, "g": kv, "n": n, "m": m, "d": d, "e": e}
     if scheme.keep_rate is not None:
@@ -80,6 +83,12 @@ def check_rows(
         explains={x.mutant: 1 for x in verdict.names}, repro=again, environment=environment(),
         rows=tuple(map(int, at)), declined=run.declined,
     )  # fmt: skip
+
+
+def _refuse_parts(sizes: Mapping[str, Any]) -> None:
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+            raise OptionError(f"{name}={size!r}: give a whole number")
 
 
 @dataclass
