@@ -34,7 +34,7 @@ def seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
 
 
-def refuse_files(options: Mapping[str, str | None]) -> None:
+def refuse_files(options: Mapping[str, str | Path | None]) -> None:
     """Refuse files that can't be written, by option: before a long run, not after it. "-" is no file.
 
     Raises
@@ -43,9 +43,9 @@ def refuse_files(options: Mapping[str, str | None]) -> None:
         If one is a folder, or its folder does not exist.
     """
     for name, file in options.items():
-        if file in (None, "-"):
+        if file is None or str(file) == "-":
             continue
-        path = Path(str(file)).absolute()
+        path = Path(file).absolute()
         if path.is_dir():
             raise OptionError(f"{name} {file}: this is a folder; give a file")
         if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""What check and check_rows are asked for: schemes as text, whole numbers, and what means nothing."""
+"""What check, check_rows and their commands are asked for: schemes as text, whole numbers, and what means nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from refattn import Dense
+from refattn import Dense, cli
 from refattn.errors import RefattnError
 from refattn.expression import written
 from refattn.testing import check, check_rows
@@ -51,3 +51,26 @@ def test_sizes_of_long_sequences_are_whole_numbers(sizes: dict[str, Any]) -> Non
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(RefattnError, match=re.escape(said)):
         check(kernel, CAUSAL, **options)
+
+
+CHECK = ["check", "k.py:f", "--scheme", "Dense()"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["show", "Dense()", "--frob"], "refattn show: unrecognized arguments: --frob"),
+    (["--frob"], "refattn: unrecognized arguments: --frob"),
+    ([*CHECK, "--frob", "1"], "refattn check: unrecognized arguments: --frob 1"),
+    (["vectors", "check", "v", "d", "--frob"], "refattn vectors check: unrecognized arguments: --frob"),
+    ([*CHECK, "--json", "/"], "refattn: --json /: this is a folder; give a file"),
+    ([*CHECK, "--junit", "/"], "refattn: --junit /: this is a folder; give a file"),
+    (["vectors", "check", "v", "d", "--json", "/"], "refattn: --json /: this is a folder; give a file"),
+    (["vectors", "export", __file__], "can't be made a folder for the vectors: File exists"),
+    (["verify", "growth", "--json", "/nowhere/x.json"], "refattn: --json /nowhere/x.json: there is no folder /nowhere"),
+    (["verify", "growth", "--png", "/nowhere/x.png"], "refattn: --png /nowhere/x.png: there is no folder /nowhere"),
+    (["bench", "--json", "/nowhere/x.json"], "refattn: --json /nowhere/x.json: there is no folder /nowhere"),
+])  # fmt: skip
+def test_a_command_refuses_before_it_begins(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
