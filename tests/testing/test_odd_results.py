@@ -227,11 +227,6 @@ def bhnd(q, k, v):
 def bnhd(q, k, v):
     o, lse = bhnd(*(x.swapaxes(1, 2) for x in (q, k, v)))
     return o.swapaxes(1, 2), lse
-
-
-def mixed(q, k, v):
-    o, lse = bhnd(q, k, v)
-    return o.swapaxes(1, 2), lse
 '''
 
 
