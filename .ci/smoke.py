@@ -1,11 +1,19 @@
-"""What an installed refattn must do with its core dependencies alone, away from the checkout."""
+"""What an installed refattn must do with its core dependencies alone, away from the checkout: compute, and judge.
 
+The example kernels lie in a folder `examples` beside this file.
+"""
+
+import contextlib
 import importlib
+import importlib.util
+import io
 import sys
+from pathlib import Path
 
 import numpy as np
 
 import refattn
+import refattn.cli
 
 heavy = {"cupy", "matplotlib", "numba", "scipy"} & set(sys.modules)
 assert not heavy, f"import refattn loads {sorted(heavy)}"
@@ -32,4 +40,17 @@ np.testing.assert_allclose(np.vdot(gradients.q, q), np.vdot(gradients.k, k), rto
 cost = scheme.cost(type(gradients)(q=q.shape, k=k.shape, v=v.shape))
 assert cost.forward.macs == 2 * 3 * 5 * 7 * (4 + 6), cost
 
-print(f"refattn {refattn.__version__} in {where}: forward, vjp and cost of {scheme} as they should be")
+extras = [name for name in ("ml_dtypes", "rich", "hypothesis", "safetensors") if importlib.util.find_spec(name)]
+assert not extras, f"{', '.join(extras)} there: these are not the core dependencies alone"
+examples = Path(__file__).absolute().parent / "examples"
+for name, dtype in (("corrected", "float32"), ("corrected", "float64"), ("off_by_one", "float32")):
+    first = "OK" if name == "corrected" else "FAIL"
+    kernel, text = f"{examples / name}.py", io.StringIO()
+    command = ["check", f"{kernel}:attention", "--vjp", f"{kernel}:attention_vjp", "--scheme", str(scheme), "--dtype", dtype]
+    command += [] if (name, dtype) == ("corrected", "float32") else ["--only", "family=normal,shared heads"]
+    with contextlib.redirect_stdout(text):
+        status = refattn.cli.main(command)
+    assert (status, text.getvalue().split()[0]) == (int(first == "FAIL"), first), text.getvalue()
+    assert ("[F21]" in text.getvalue()) == (first == "FAIL"), text.getvalue()
+
+print(f"refattn {refattn.__version__} in {where}: forward, vjp, cost and check of {scheme} as they should be")

@@ -45,7 +45,7 @@ DOCS = ROOT / "docs" / "power.md"
 BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 SHOWN = "flash-bf16"  # the preset whose words on held-out faults are shown
 # Draws of each style; of the styles in half precision some are of another dtype.
-EACH = {"fp64": 100, "fp32": 40, "flash-bf16": 70, "flash-fp16": 70, "eager-bf16": 200}
+EACH = {"fp64": 100, "fp32": 40, "tf32": 100, "flash-bf16": 70, "flash-fp16": 70, "eager-bf16": 200, "eager-fp16": 200}
 PARTS = {True: 1, False: 2}
 
 Task = tuple[Callable[..., Any], tuple[Any, ...]]

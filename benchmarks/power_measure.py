@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from power_panel import DTYPES, SETTINGS, STYLES, Panel, simulate
+from power_panel import DTYPES, SETTINGS, STYLES, Panel, naive, simulate
 from power_rules import RULES, objections
 
 from heldout.kernel import Attention
@@ -20,7 +20,6 @@ from refattn.testing.diagnose import CERTAIN, Diagnosis
 from refattn.testing.judge import judge
 from refattn.testing.tolerance import expect
 from refattn.testing.verdicts import Level
-from simulated.kernel import Kernel
 from testing.test_false_alarms import draw, looks
 
 Array = Any
@@ -162,13 +161,6 @@ def correct_at_random(preset: str, first: int, count: int) -> Alarms:
             out.rules.update(objections(floats({n: got[n] for n in ref}), {n: b.value for n, b in ref.items()}, base, dtype))
             out.details += [f"{style} {number}: {found} {list(like)}"] if found["FAIL"] or like else []
     return out
-
-
-def naive(preset: str) -> Kernel:
-    """A kernel that stores every intermediate in the dtype of a preset."""
-    dtype = DTYPES[preset]
-    work = "float64" if dtype == "float64" else "float32"
-    return Kernel(compute=work, result=dtype, every="" if work == dtype else dtype, normalise="first", delta_from="weights")
 
 
 # ---- held-out faults

@@ -30,13 +30,16 @@ from testing.laboratory import Cached
 
 Array = Any
 Results = dict[str, Array]
-DTYPES = {"fp64": "float64", "fp32": "float32", "flash-bf16": "bfloat16", "flash-fp16": "float16", "eager-bf16": "bfloat16"}
+DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "flash-bf16": "bfloat16", "flash-fp16": "float16",
+          "eager-bf16": "bfloat16", "eager-fp16": "float16"}  # fmt: skip
 STYLES = {
     "fp64": ("double",),
     "fp32": ("naive", "sequential", "online", "split", "folded"),
+    "tf32": ("tf32",),
     "flash-bf16": ("flash_bf16", "truncating"),
     "flash-fp16": ("flash_fp16", "truncating"),
     "eager-bf16": ("eager",),
+    "eager-fp16": ("eager",),
 }  # fmt: skip
 ALL = ("mask", "bias", "sink", "key_valid", "segment_ids", "kv_segment_ids", "q_positions")
 
@@ -131,6 +134,15 @@ def _gathered(out: Results, case: Case, staged: Staged, kernel: Kernel) -> Resul
     return {name: np.asarray(x if name == "lse" else kernel.store(x), np.float64) for name, x in out.items()}
 
 
+def naive(preset: str) -> Kernel:
+    """A kernel of a preset as one writes it first: whole rows, every intermediate in the dtype, or in tf32 every operand."""
+    dtype = DTYPES[preset]
+    work = "float64" if dtype == "float64" else "float32"
+    every = "" if work == dtype else dtype
+    kernel = Kernel(compute=work, result=dtype, every=every, normalise="first", delta_from="weights")
+    return replace(kernel, operand="tf32", given=True) if preset == "tf32" else kernel
+
+
 @dataclass
 class Panel:
     """The cases of a setting under a preset, with references, mutants, a correct kernel's errors, and a naive kernel."""
@@ -186,8 +198,9 @@ class Panel:
         result = self.dtype if stored else self.work
         if self.preset.startswith("eager"):
             return Kernel(result=result, every=self.dtype, normalise="first", product="sequential")
-        operand = self.dtype if self.preset.startswith("flash") else ""
-        return Kernel(compute=self.work, result=result, operand=operand, walk="tiles", base2=True)
+        given = self.preset == "tf32"
+        operand = "tf32" if given else self.dtype if self.preset.startswith("flash") else ""
+        return Kernel(compute=self.work, result=result, operand=operand, given=given, walk="tiles", base2=True)
 
     @cached_property
     def errors(self) -> dict[str, Results]:
@@ -198,9 +211,8 @@ class Panel:
 
     @cached_property
     def naive(self) -> dict[str, Results]:
-        """Case → results of a kernel that stores every intermediate in the dtype: what the 2× rule measures by."""
-        every = self.dtype if self.work != self.dtype else ""
-        kernel = Kernel(compute=self.work, result=self.dtype, every=every, normalise="first", delta_from="weights")
+        """Case → results of the naive kernel, which the 2× rule measures by."""
+        kernel = naive(self.preset)
         return {c.id: simulate(kernel, c) for c in self.cases}
 
     def stored(self, name: str, x: Array) -> Array:

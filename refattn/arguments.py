@@ -6,6 +6,10 @@ import argparse
 import contextlib
 import re
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from refattn.errors import OptionError
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -28,6 +32,24 @@ def seconds(text: str) -> float:
         if 0 < (found := float(text)) < float("inf"):
             return found
     raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds above 0")
+
+
+def refuse_files(options: Mapping[str, str | Path | None]) -> None:
+    """Refuse files that can't be written, by option: before a long run, not after it. "-" is no file.
+
+    Raises
+    ------
+    OptionError
+        If one is a folder, or its folder does not exist.
+    """
+    for name, file in options.items():
+        if file is None or str(file) == "-":
+            continue
+        path = Path(file).absolute()
+        if path.is_dir():
+            raise OptionError(f"{name} {file}: this is a folder; give a file")
+        if not path.parent.is_dir():
+            raise OptionError(f"{name} {file}: there is no folder {path.parent}")
 
 
 def width() -> int:

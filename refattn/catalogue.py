@@ -214,6 +214,8 @@ def scheme(text: Any) -> Any:
         For text that is no expression, or describes something that is not a scheme.
     """
     made = parse(text, constructors()) if isinstance(text, str) else text
+    if isinstance(made, type) and hasattr(made, "forward"):
+        raise OptionError(f"{made.__name__} is a class, not a scheme: write {made.__name__}()")
     if not hasattr(made, "forward"):
         raise OptionError(f"{written(made)} is not a scheme; there is {', '.join(_schemes())}")
     return made

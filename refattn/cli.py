@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import refattn
 from refattn import cli_bench, cli_check, cli_vectors
-from refattn.arguments import DTYPES, scheme_argument, size, width
+from refattn.arguments import DTYPES, refuse_files, scheme_argument, size, width
 from refattn.catalogue import scheme, scheme_or_pattern
 from refattn.errors import RefattnError
 from refattn.expression import written
@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _speak_any_encoding()
     parser = _parser()
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:  # told by the command that they were given to, which argparse does not do
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         if args.command is None:
             parser.print_help()
             return 2
@@ -95,12 +97,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=raw,
         allow_abbrev=False,
     )
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"refattn {refattn.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="{list,show,cost,check,vectors,verify,bench}")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str, **more: Any) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False, **more)
-        made.set_defaults(run=run)
+        made.set_defaults(run=run, parser=made)
         return made
 
     command("list", _list, "list the schemes")
@@ -149,6 +152,7 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
 def _verify(args: argparse.Namespace) -> int:
     from refattn.verify import command
 
+    refuse_files({"--png": args.png, "--json": args.json})
     return command.main(args.name, png=args.png, json=args.json)
 
 
@@ -197,6 +201,7 @@ def _show(args: argparse.Namespace) -> int:
         name, composed = " ".join(args.scheme.split()), name
     if args.hops is not None:
         name += f", {args.hops} layer{'s' * (args.hops != 1)}" + ", residual" * args.residual
+    refuse_files({"--png": args.png})
     if args.png is not None:
         file = draw.save(made, args.png, args.n, args.m, title=name, **options)
         print(f"{file}: {name}, {args.n} queries, {args.n if args.m is None else args.m} keys")

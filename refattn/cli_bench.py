@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from refattn.arguments import size
+from refattn.arguments import refuse_files, size
 from refattn.errors import UsageError
 
 EPILOG = """\
@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     from refattn.bench.run import DTYPES, SCHEMES
     from refattn.bench.table import missed, table
 
+    refuse_files({"--json": args.json})
     if args.repeats < 1:
         raise UsageError(f"--repeats {args.repeats}: give at least one call")
     chosen = (_among("--scheme", args.scheme, SCHEMES), _among("--dtype", args.dtype, DTYPES))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from refattn.arguments import DTYPES, seconds, size, width
+from refattn.arguments import DTYPES, refuse_files, seconds, size, width
 from refattn.catalogue import scheme
 from refattn.errors import OptionError
 
@@ -66,17 +66,10 @@ def run(args: argparse.Namespace) -> int:
         parse_precision(args.contract)
     if args.backward is not None and args.library not in ("torch", "jax"):
         raise OptionError(f"--backward autograd needs --library torch or jax, not {args.library}; give --vjp CANDIDATE")
-    refuse_missing_folders(args)
+    refuse_files({"--json": args.json, "--junit": args.junit})
     with _progress() as progress:
         found = _judge(args)(args.candidate, made, progress=progress)
     return tell(found, args)
-
-
-def refuse_missing_folders(args: argparse.Namespace) -> None:
-    """Before a long run, not after it."""
-    for name, file in (("--json", args.json), ("--junit", args.junit)):
-        if file not in (None, "-") and not Path(file).absolute().parent.is_dir():
-            raise OptionError(f"{name} {file}: there is no folder {Path(file).absolute().parent}")
 
 
 def tell(found: Any, args: argparse.Namespace) -> int:

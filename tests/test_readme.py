@@ -78,7 +78,7 @@ REFATTN = [(block, words[1:]) for block, words in COMMANDS if words[0] == "refat
 def test_there_is_something_to_test() -> None:
     assert {block.language for block in BLOCKS} == {"python", "sh", "text", ""} - {"text"}
     assert sum(block.page == "README.md" and block.language == "python" for block in BLOCKS) >= 3
-    assert {words[0] for _, words in REFATTN} == {"list", "show", "cost", "check", "vectors"}
+    assert {words[0] for _, words in REFATTN} == {"list", "show", "cost", "check", "vectors", "verify", "bench"}
 
 
 @pytest.mark.parametrize("file", PAGES, ids=lambda file: file.relative_to(ROOT).as_posix())
@@ -114,7 +114,7 @@ def run(block: Block, names: dict[str, Any]) -> BackendUnavailable | None:
 @pytest.mark.parametrize(("block", "words"), REFATTN, ids=str)
 def test_each_command_parses(block: Block, words: list[str]) -> None:
     args = cli._parser().parse_args(words)
-    if "EXPR" not in words and words[0] not in ("list", "vectors"):
+    if "EXPR" not in words and words[0] not in ("list", "vectors", "verify", "bench"):
         read = cli.scheme_or_pattern if words[0] == "show" else cli.scheme
         read(args.scheme)
 

@@ -21,6 +21,8 @@ from refattn.testing.only import Only
 from refattn.testing.tolerance import exact_in
 
 Values = Any
+MOST = 1 << 26
+"""Numbers in the inputs, results and weights of a case: more take minutes and gigabytes to read."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,17 @@ def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = 
             if fitted is None or (family.name, tuple(fitted.items())) in seen or not family.fits(want, fitted):
                 continue
             seen.add((family.name, tuple(fitted.items())))
+            _refuse_long(fitted)
             yield draw(family, tier, fitted, want)
+
+
+def _refuse_long(sizes: Sizes) -> None:
+    b, h, g, n, m, d, e = (sizes[a] for a in "bhgnmde")
+    numbers = b * (h * n * (d + e) + g * m * (d + e) + h * n * m)
+    if numbers > MOST:
+        shown = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+        raise OptionError(f"{shown} makes a case of {numbers:.2g} numbers; cases that are judged whole have at most "
+                          f"{MOST:.2g}: choose smaller sizes, or judge some rows of a long one (--rows K --n N)")
 
 
 def draw(family: Family, tier: str, sizes: Sizes, want: Want) -> Case:

@@ -12,20 +12,23 @@ from typing import Any
 import numpy as np
 
 from refattn._version import __version__
+from refattn.catalogue import scheme as scheme_of
 from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
 from refattn.testing.cases import Case, cases, check_scheme, nulls
-from refattn.testing.diagnose import Diagnosis, as_float, level_of
-from refattn.testing.judge import judge
+from refattn.testing.diagnose import Diagnosis, level_of
+from refattn.testing.judge import judge, missing
 from refattn.testing.readout import read_mask
 from refattn.testing.signature import signature
 from refattn.testing.tolerance import expect, storage
-from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report, TensorVerdict
+from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report
 from refattn.testing.worker import open_candidate
 
 Progress = Callable[[int, int, str, str], None]
+USUAL: Mapping[str, Any] = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": 60.0}
+"""What ``check`` takes where nothing else is said."""
 
 
 def check(
@@ -38,7 +41,7 @@ def check(
     Parameters
     ----------
     candidate : "path/file.py:function", "package.module:function" (each gets a process of its own) or a callable.
-    scheme : a configured scheme, as ``Dense(causal=True, align="bottom_right")``.
+    scheme : a configured scheme, as ``Dense(causal=True, align="bottom_right")``, or this as text.
     vjp, backward : a candidate for the gradients, or "autograd" for torch's or jax's.
     library : "numpy", "torch", "jax" or "cupy": whose arrays the candidate takes.
     dtype : "float64", "float32", "float16" or "bfloat16": of the inputs and results.
@@ -53,16 +56,17 @@ def check(
     RefattnError
         For options that mean nothing, and a candidate that can't be loaded.
     """
+    scheme, precision = scheme_of(scheme), contract_of(contract, dtype)
     check_scheme(scheme)
-    precision = contract_of(contract, dtype)
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
         run = Run(scheme, dtype, precision, runner, None if only is None else filters.parse(only))
         run.all_cases(progress)
         readout = run.read_mask() if run.failed() else ""
-    return run.report(candidate, library, contract is not None, readout, repro(candidate, scheme, run.arguments(
-        vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout, only=only)))
+    options = run.arguments(vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout,
+                            only=only, timeout=timeout)  # fmt: skip
+    return run.report(candidate, library, contract is not None, readout, repro(candidate, scheme, options))
 
 
 def assert_conforms(candidate: Any, scheme: Any, *, strict: bool = False, **options: Any) -> Report:
@@ -84,6 +88,8 @@ def contract_of(contract: str | Precision | None, dtype: str) -> Precision:
     if contract is None:
         return presets[0]
     precision = parse(contract) if isinstance(contract, str) else contract
+    if not isinstance(precision, Precision):
+        raise OptionError(f"contract={contract!r}: choose {' or '.join(p.name for p in presets)}")
     base = precision.name.partition("(")[0]
     if base not in {p.name for p in presets}:
         raise OptionError(f"contract {precision.name} is none for {dtype}: choose {' or '.join(p.name for p in presets)}")
@@ -103,6 +109,7 @@ class Run:
     outputs: dict[str, tuple[Case, Mapping[str, Any]]] = field(default_factory=dict)
     diagnosis: Diagnosis = field(init=False)
     takes_dlse: bool = True
+    declined: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.runner.has_backward and self.runner.wants:
@@ -147,21 +154,19 @@ class Run:
         return CaseVerdict(case.id, case.flag, level, remark=remark, sizes=case.sizes, seconds=seconds)
 
     def judged(self, case: Case, ref: Mapping[str, Band], outcome: Any) -> CaseVerdict:
-        """Every tensor that came back against its band; `o` must be among them."""
-        tensors = [judge(n, outcome.outputs[n], ref[n], self.dtype) for n in ref if n in outcome.outputs]
-        if "o" not in outcome.outputs:
-            tensors.append(TensorVerdict("o", Level.FAIL, "missing", where="the candidate returned no o"))
+        """Every tensor that came back against its band; o must be among them, and every gradient that was not declined."""
+        got = outcome.outputs
+        owed = [n for n in ref if n not in got and n != "lse" and n not in outcome.declined]
+        tensors = [judge(n, got[n], ref[n], self.dtype) for n in ref if n in got] + [missing(n) for n in owed]
+        self.declined |= dict.fromkeys(outcome.declined)
         level = max(t.level for t in tensors)
         remark = ""
         if case.soft and level > Level.WARN:
             level, remark = Level.WARN, f"{case.effect}: {case.flag}"
             tensors = [replace(t, level=min(t.level, Level.WARN)) for t in tensors]
         if not case.soft:
-            got = as_float(outcome.outputs)
-            self.outputs[case.id] = (case, outcome.outputs)
-            failing = frozenset(t.tensor for t in tensors if t.level == Level.FAIL)
-            if all(t.reason not in ("shape", "missing") for t in tensors):
-                self.diagnosis.collect(case, got, ref, failing)
+            self.outputs[case.id] = (case, got)
+            self.diagnosis.collect(case, got, ref, tensors)
         return CaseVerdict(case.id, case.flag, level, tuple(tensors), (), remark, case.sizes, outcome.seconds)
 
     def vacuous(self, case: Case, ref: Mapping[str, Band]) -> str | None:
@@ -187,6 +192,7 @@ class Run:
         if not self.failed():
             return self.precision.name
         broken = any(v.level == Level.FAIL and not v.tensors for v in self.verdicts)
+        broken |= any(t.reason == "missing" for v in self.verdicts for t in v.tensors)
         looser = [] if broken or named else list(for_dtype(self.dtype)[1:])
         return next((p.name for p in looser if self._fits(p)), None)
 
@@ -213,7 +219,7 @@ class Run:
             names=tuple(n for n, _ in names) or tuple(classes),
             explains={n.mutant: k for n, k in names}, power=power, readout=readout, repro=repro,
             unseen=tuple(sorted(i for i, p in power.items() if p < 15)),
-            environment=environment(),
+            environment=environment(), declined=tuple(self.declined),
         )  # fmt: skip
 
     def _with_names(self, v: CaseVerdict, names: list[tuple[Naming, int]], looks: dict[str, list[Naming]]) -> CaseVerdict:
@@ -229,9 +235,8 @@ class Run:
         """Options of a command that repeats the first failing case, defaults left out."""
         first = next((v.case.partition("/")[0] for v in self.verdicts if v.level == Level.FAIL), None)
         if first is not None:
-            options["only"] = "; ".join(filter(None, (options["only"], f"family={first}")))
-        usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd"}
-        return {k: v for k, v in options.items() if v is not None and usual.get(k) != v}
+            options["only"] = filters.of_family(options["only"] or "", first)
+        return {k: v for k, v in options.items() if v is not None and USUAL.get(k) != v}
 
 
 def environment() -> dict[str, str]:
@@ -243,7 +248,7 @@ def repro(candidate: Any, scheme: Any, options: Mapping[str, Any]) -> str:
     """The command that repeats a check; empty for a candidate that is not named by a string."""
     if not isinstance(candidate, str) or any(callable(v) for v in options.values()):
         return ""
-    shown = {k: v.name if isinstance(v, Precision) else v for k, v in options.items()}
+    shown = {k: v.name if isinstance(v, Precision) else f"{v:g}" if k == "timeout" else v for k, v in options.items()}
     quoted = " ".join(f"--{k} {_quote(str(v))}" for k, v in shown.items())
     return f"refattn check {_quote(candidate)} --scheme {_quote(written(scheme))} {quoted}".rstrip()
 

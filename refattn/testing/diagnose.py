@@ -23,17 +23,21 @@ from refattn.testing.match import Match, match, out_of_class
 from refattn.testing.mutants import Mutant, applicable
 from refattn.testing.staged import Staged
 from refattn.testing.tolerance import exact_in
-from refattn.testing.verdicts import Band, Level, Naming
+from refattn.testing.verdicts import Band, Level, Naming, TensorVerdict
 
 Values = Any
 SEEN, CERTAIN = 15.0, 30.0
 LOW, HIGH = 0.7, 1.4
 MOST_WRONG = 0.2
+NOTHING = ("shape", "missing")  # reasons by which a tensor has nothing to compare
 
 
 @dataclass
 class Evidence:
-    """One judged case: the candidate's float64 outputs, the reference, failing tensors, and a match for each mutant."""
+    """One judged case: the candidate's float64 outputs, the reference, failing tensors, and a match for each mutant.
+
+    unfit: failing tensor → what is wrong with its dtype.
+    """
 
     case: Case
     got: Mapping[str, Values]
@@ -42,6 +46,7 @@ class Evidence:
     matches: dict[str, Match] = field(default_factory=dict)
     predicted: dict[str, Mapping[str, Values]] = field(default_factory=dict)
     fitted: dict[str, Mutant] = field(default_factory=dict)
+    unfit: Mapping[str, str] = field(default_factory=dict)
 
     def fails(self, mutant: Mutant) -> bool:
         """True if a tensor of the mutant's side is out of its bound here."""
@@ -59,9 +64,15 @@ class Diagnosis:
     mutants: dict[str, Mutant] = field(default_factory=dict)
     confirmed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
-    def collect(self, case: Case, got: Mapping[str, Values], ref: Mapping[str, Band], failing: frozenset[str]) -> None:
-        """Match every applicable mutant on a judged case."""
-        e = Evidence(case, got, ref, failing)
+    def collect(self, case: Case, outputs: Mapping[str, Values], ref: Mapping[str, Band],
+                tensors: Sequence[TensorVerdict]) -> None:
+        """Match every applicable mutant on a judged case; tensors that are missing, or of another shape, say nothing."""
+        if any(t.tensor == "o" and t.reason in NOTHING for t in tensors):
+            return
+        there = {t.tensor: t for t in tensors if t.reason not in NOTHING}
+        got = as_float({name: outputs[name] for name in there})
+        failing = frozenset(name for name, t in there.items() if t.level == Level.FAIL)
+        e = Evidence(case, got, ref, failing, unfit={n: t.where for n, t in there.items() if t.reason == "dtype"})
         mutants = [m for m in applicable(case, self.dtype, self.backward) if not granted(m, self.precision)]
         right = Staged(case.scheme, case.inputs)
         if mutants:
@@ -132,7 +143,7 @@ class Diagnosis:
             here, there = (m.at(size + s).values(e.case, self.dtype) for s in (0.0, step))
             base = {k: Band(here[k], e.ref[k].bound, e.ref[k].sigma) for k in here.keys() & e.ref.keys()}
             found = match(e.got, base, there)
-            if found.power == 0 or found.classes is not None:
+            if found.power == 0 or found.classes is not None or not np.isfinite(found.amplitude):
                 return None
             size += float(np.clip(found.amplitude * step, -20.0, 20.0))
         return size if size != 0 and abs(size) < 90 else None
@@ -220,5 +231,9 @@ def level_of(failing: bool, names: Sequence[Naming]) -> Level:
 
 
 def as_float(outputs: Mapping[str, Values]) -> dict[str, Values]:
-    """Outputs as float64."""
-    return {name: np.asarray(x).astype(np.float64) for name, x in outputs.items()}
+    """Outputs as float64; a complex number that is not real is no number here."""
+    return {name: _real(np.asarray(x)).astype(np.float64) for name, x in outputs.items()}
+
+
+def _real(x: Values) -> Values:
+    return np.where(x.imag == 0, x.real, np.nan) if x.dtype.kind == "c" else x

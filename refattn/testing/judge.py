@@ -2,7 +2,8 @@
 
     ratio = |got − want| / bound        FAIL above 1, or where NaN and infinities differ, or in shape or dtype
     rms   = √mean((got − want)² / σ²)   WARN above 1.6 (one-signed sequential sums reach 1.45), lse above 3; or an error > 6σ
-    bias  = mean sign((got − want)·want) of half-precision results: WARN at |bias| ≥ 0.5 and |z| ≥ 8, as truncation gives
+    bias  = mean sign((got − want)·want) of half-precision results: WARN at |bias| ≥ 0.5 and |z| ≥ 8, as truncation gives;
+            z from the spread between rows, of at least 32, since the elements of a row may share one error
 
 Where the median bound exceeds the median |want| (eager half precision, long sums) single elements can't be judged: then
 rms > 3 over at least 256 elements fails too, and the reason says so.
@@ -16,17 +17,19 @@ import numpy as np
 
 from refattn.testing.locate import locate
 from refattn.testing.tolerance import largest
-from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst
+from refattn.testing.verdicts import Band, Level, TensorVerdict, Worst, finite
 
 Values = Any
-SIGMAS, RMS, RMS_LSE, BIAS, BIAS_Z, STATISTICAL, ENOUGH = 6.0, 1.6, 3.0, 0.5, 8.0, 3.0, 256
+SIGMAS, RMS, RMS_LSE, BIAS, BIAS_Z, BIAS_ROWS, STATISTICAL, ENOUGH = 6.0, 1.6, 3.0, 0.5, 8.0, 32, 3.0, 256
+
+EXCHANGED = "heads and tokens are exchanged"
 
 
 def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     """The verdict on tensor `name`; statistics (lse) may come in any float dtype, everything else in `dtype`."""
     got = np.asarray(got)
     if got.shape != band.value.shape:
-        return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {band.value.shape}")
+        return TensorVerdict(name, Level.FAIL, "shape", where=_shapes(name, got.shape, band.value.shape))
     if got.dtype.name != dtype and not (name == "lse" and got.dtype.name in ("float32", "float64", "float16", "bfloat16")):
         return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name} instead of {dtype}")
     held, got = got.dtype.name, got.astype(np.float64)
@@ -43,6 +46,19 @@ def judge(name: str, got: Values, band: Band, dtype: str) -> TensorVerdict:
     if not out.any():
         (level, reason), where = _statistics(name, got, band, rms, dtype in ("float16", "bfloat16") and name != "lse"), ""
     return TensorVerdict(name, level, reason, worst, float(worst.ratio), rms, float(out.mean()), where)
+
+
+def _shapes(name: str, got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    text = f"shape {got} instead of {want}"
+    at = -1 if name == "lse" else -2  # where the queries stand, behind the heads
+    exchanged = len(want) > 2 and got == (*want[: at - 1], want[at], want[at - 1], *(want[at + 1 :] if at < -1 else ()))
+    return f"{text}: {EXCHANGED}" if exchanged else text
+
+
+def missing(name: str) -> TensorVerdict:
+    """The verdict on a tensor that was owed and did not come."""
+    why = "the candidate returned no o" if name == "o" else "the vjp gives none, and does not say so by NotImplemented"
+    return TensorVerdict(name, Level.FAIL, "missing", where=why)
 
 
 def ratios(got: Values, band: Band) -> Values:
@@ -86,7 +102,7 @@ def _statistics(name: str, got: Values, band: Band, rms: float, half: bool) -> t
     error, want = got[ok] - band.value[ok], band.value[ok]
     if np.median(band.bound[ok]) > np.median(np.abs(want)) and rms > STATISTICAL and want.size >= ENOUGH:
         return Level.FAIL, "statistical"
-    if half and _biased(error, want, band.bound[ok]):  # first: truncation doubles the rms too, and this says why
+    if half and _biased(got, band, ok):  # first: truncation doubles the rms too, and this says why
         return Level.WARN, "bias"
     # The rms of k independent errors has itself a spread of 1/√2k: of the gradient of one sink it says little.
     if rms > max(RMS_LSE if name == "lse" else RMS, 1.0 + SIGMAS / (2.0 * want.size) ** 0.5):
@@ -94,9 +110,16 @@ def _statistics(name: str, got: Values, band: Band, rms: float, half: bool) -> t
     return (Level.WARN, "sigma") if np.any(np.abs(error) > SIGMAS * floor(band.sigma)[ok]) else (Level.OK, "")
 
 
-def _biased(error: Values, want: Values, bound: Values) -> bool:
-    """True if errors lean away from or towards zero, as truncation makes them; elements near zero say nothing."""
-    signs = np.sign(error * want)[np.abs(want) > bound]
-    signs = signs[signs != 0]
-    bias = float(signs.mean()) if signs.size else 0.0
-    return abs(bias) >= BIAS and abs(bias) * signs.size**0.5 >= BIAS_Z
+def _biased(got: Values, band: Band, ok: Values) -> bool:
+    """True if errors lean away from or towards zero, as truncation makes them; elements near zero say nothing.
+
+    A row's elements may all have the error of one factor, as those of dq = dS k of one query and one key: rows are what is
+    independent. With bias = Σ s / Σ n over rows of n signs that add up to s, its variance is Σ (s − bias n)² / (Σ n)².
+    """
+    signs = np.sign((finite(got) - finite(band.value)) * finite(band.value)) * (ok & (np.abs(band.value) > band.bound))
+    signs = signs.reshape(-1, signs.shape[-1] if signs.ndim > 1 else 1)
+    s, n = signs.sum(axis=-1), np.abs(signs).sum(axis=-1)
+    total, rows = float(n.sum()), int(np.count_nonzero(n))
+    bias = float(s.sum()) / total if total else 0.0
+    spread = max(float(np.sum((s - bias * n) ** 2)) ** 0.5 / total, total**-0.5) if total else 1.0
+    return abs(bias) >= BIAS and rows >= BIAS_ROWS and abs(bias) >= BIAS_Z * spread

@@ -21,6 +21,7 @@ from refattn.testing.verdicts import Band
 
 Values = Any
 QUARTERS = 4
+MOST = 1e140  # σ: squares of errors beyond it would not be finite
 CLASS_POWER = 1e3  # one element that is NaN or infinite where the reference is not
 
 
@@ -61,7 +62,7 @@ def match(got: Mapping[str, Values], ref: Mapping[str, Band], mutant: Mapping[st
             ok = np.isfinite(error) & np.isfinite(delta)
             error, delta = np.where(ok, error, 0.0), np.where(ok, delta, 0.0)
         weight = _weight(band)
-        sums += quarters(error * weight, delta * weight)
+        sums += quarters(*(np.clip(x * weight, -MOST, MOST) for x in (error, delta)))
     return _summary(sums, odd_got, odd_mutant, same)
 
 

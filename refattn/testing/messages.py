@@ -66,6 +66,7 @@ class Outcome:
 
     outputs: "o", "lse" and gradients ("dq", ...) as far as the run came, in the layout (..., H, n, d) and the dtypes that
     were returned, bfloat16 as ml_dtypes arrays. lse_is_differentiable: the gradients have the share of a cotangent of lse.
+    declined: gradients that the vjp says it does not give; all others of the case's floats are owed.
     """
 
     status: str
@@ -73,3 +74,4 @@ class Outcome:
     remark: str = ""
     seconds: float = 0.0
     lse_is_differentiable: bool = False
+    declined: tuple[str, ...] = ()

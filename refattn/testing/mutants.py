@@ -23,6 +23,8 @@ from refattn.testing.verdicts import Band
 Array = Any
 Outputs = dict[str, Array]
 TILES = (16, 32, 64, 128)
+LAYOUT = "F39t"
+"""The mistake of a kernel that is judged under the wrong ``--layout``."""
 FORWARD, BACKWARD = ("o", "lse"), ("dq", "dk", "dv", "dbias", "dsink")
 
 

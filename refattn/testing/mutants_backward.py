@@ -216,5 +216,5 @@ add(
 )  # fmt: skip
 
 # The masks of forward mistakes, in the backward alone.
-_MASKS = ("F20", "F21", "F22", "F23", "F23s", "F26", "F27", "F28", "F30", "F30l", "F31", "F31f", "F34", "F34p")
+_MASKS = ("F20", "F21", "F22", "F23", "F23s", "F62", "F27", "F28", "F30", "F30l", "F31", "F31f", "F34", "F34p")
 add(*[_masked_as(m) for m in MUTANTS if m.id.partition("@")[0] in _MASKS])

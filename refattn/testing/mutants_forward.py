@@ -12,7 +12,7 @@ from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add, reading
 from refattn.testing.staged import Staged, sum_of
-from refattn.testing.tolerance import storage
+from refattn.testing.tolerance import exact_in, toward_zero
 
 Array = Any
 HALF = ("bfloat16", "float16")
@@ -31,7 +31,7 @@ def scaled(new: Any) -> Any:
 
 def rounded(x: Array, dtype: str) -> Array:
     """x rounded to a storage dtype, as values; in a reading x itself (the mutant is then named by its values alone)."""
-    return x if reading() else np.asarray(x).astype(storage(dtype)).astype(np.float64)
+    return x if reading() else exact_in(x, dtype)
 
 
 def lower(dtype: str) -> str:
@@ -331,10 +331,7 @@ def _e4m3(x: Array) -> Array:
 def _truncated(out: Any, case: Case, dtype: str, tile: int) -> Any:
     if reading():
         return out
-    o = np.asarray(out["o"])
-    near = o.astype(storage(dtype))
-    toward = np.where(np.abs(near.astype(np.float64)) > np.abs(o), np.nextafter(near, np.zeros_like(near)), near)
-    return {**out, "o": toward.astype(np.float64)}
+    return {**out, "o": toward_zero(np.asarray(out["o"]), dtype)}
 
 
 def _unscaled_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) -> Array:

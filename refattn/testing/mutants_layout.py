@@ -9,7 +9,7 @@ import numpy as np
 
 from refattn.backend import of
 from refattn.testing.cases import Case
-from refattn.testing.mutants import Mutant, add
+from refattn.testing.mutants import LAYOUT, Mutant, add
 
 Array = Any
 
@@ -23,6 +23,24 @@ def _swapped(x: Array) -> Array:
 def _swap_back(out: Any, case: Case, dtype: str, tile: int) -> Any:
     xp, o = of(out["o"]).xp, out["o"]
     return {"o": xp.reshape(xp.permute_dims(o, (0, 2, 1, 3)), o.shape)}
+
+
+def _exchanged(scheme: Any, inputs: Any, tile: int) -> tuple[Any, Any]:
+    xp = of(inputs.q).xp
+    return scheme, type(inputs)(*(xp.permute_dims(x, (0, 2, 1, 3)) for x in inputs[:3]))
+
+
+def _exchange_back(out: Any, case: Case, dtype: str, tile: int) -> Any:
+    """lse is left out: it has another shape."""
+    return {"o": of(out["o"]).xp.permute_dims(out["o"], (0, 2, 1, 3))}
+
+
+def exchangeable(case: Case, dtype: str) -> bool:
+    """True if tokens may be taken for heads and heads for tokens: the numbers fit, and no input says which is which."""
+    (n, m, h, g), i = (case.sizes[a] for a in "nmhg"), case.inputs
+    plain = all(x is None for x in i[3:])
+    ordered = not case.scheme.causal or case.scheme.align is not None or h == g
+    return plain and ordered and n % m == 0 and h > 0 and (n, h) != (1, 1)
 
 
 def as_if_contiguous(x: Array) -> Array:
@@ -58,6 +76,8 @@ add(
     Mutant("F39", "layout", "a (B, H, n, d) buffer is read as (B, n, H, d)",
            lambda c, _: c.sizes["h"] > 1 and c.sizes["n"] > 1 and not c.strided,
            lambda s, x, t: (s, x._replace(q=_swapped(x.q), k=_swapped(x.k), v=_swapped(x.v))), after=_swap_back),
+    Mutant(LAYOUT, "layout", "tokens are taken for heads: (B, H, n, d) is read, and o returned, as (B, n, H, d)", exchangeable,
+           _exchanged, after=_exchange_back),
     Mutant("F40", "layout", "v is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,
            lambda s, x, t: (s, x._replace(v=as_if_contiguous(x.v)))),
     Mutant("F40k", "layout", "k is taken for contiguous", lambda c, _: c.strided and c.sizes["g"] > 1,

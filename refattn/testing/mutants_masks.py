@@ -51,6 +51,10 @@ def causal(case: Case, dtype: str) -> bool:
     return bool(case.scheme.causal)
 
 
+def unordered(case: Case, dtype: str) -> bool:
+    return not case.scheme.causal and case.sizes["m"] > 1
+
+
 def rectangular(case: Case, dtype: str) -> bool:
     return bool(case.scheme.causal) and case.scheme.align is not None and case.sizes["n"] != case.sizes["m"]
 
@@ -125,20 +129,24 @@ add(
            rectangular, lambda s, x, t: (_other_corner(s), x), instead=_other_corner),
     Mutant("F23c", "causal", "not causal", causal,
            lambda s, x, t: (replace(s, causal=False, align=None), x._replace(q_positions=None, k_positions=None))),
+    Mutant("F56", "causal", "causal, aligned top_left, where every query may see every key", unordered,
+           lambda s, x, t: (replace(s, causal=True, align="top_left"), x)),
+    Mutant("F57", "causal", "causal, aligned bottom_right, where every query may see every key", unordered,
+           lambda s, x, t: (replace(s, causal=True, align="bottom_right"), x)),
     Mutant("F23", "mask", "the mask is ignored", lambda c, _: c.inputs.mask is not None, lambda s, x, t: (s, x._replace(mask=None))),
-    Mutant("F25", "mask", "the mask is inverted (True taken for hidden)", lambda c, _: c.inputs.mask is not None,
+    Mutant("F61", "mask", "the mask is inverted (True taken for hidden)", lambda c, _: c.inputs.mask is not None,
            lambda s, x, t: (s, x._replace(mask=~host(x.mask)))),
     Mutant("F23s", "mask", "segments are ignored", lambda c, _: c.inputs.segment_ids is not None,
            lambda s, x, t: (s, x._replace(segment_ids=None, kv_segment_ids=None))),
-    Mutant("F26", "mask", "the mask of the first item is used for every item",
+    Mutant("F62", "mask", "the mask of the first item is used for every item",
            lambda c, _: c.inputs.mask is not None and c.inputs.mask.ndim == 4 and c.inputs.mask.shape[0] > 1,
            lambda s, x, t: (s, x._replace(mask=host(x.mask)[:1]))),
     Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1, several=False,
            applies=lambda c, _: c.scheme.causal and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
-    Mutant("F24", "causal", "the loop over tiles of {tile} keys ends at the query's own index, without the offset m − n", tile=-1,
+    Mutant("F60", "causal", "the loop over tiles of {tile} keys ends at the query's own index, without the offset m − n", tile=-1,
            applies=lambda c, _: c.scheme.causal and c.sizes["m"] > c.sizes["n"] and c.inputs.q_positions is None,
            patches=seen(lambda k, i, j: k.see & (j < (i // k.tile + 1) * k.tile))),
-    Mutant("F24f", "causal", "the keys of a tile of {tile} queries end with the tile that its first query sees last", tile=-1,
+    Mutant("F60f", "causal", "the keys of a tile of {tile} queries end with the tile that its first query sees last", tile=-1,
            applies=lambda c, _: c.scheme.causal and c.sizes["n"] > 1 and c.inputs.q_positions is None,
            patches=seen(lambda k, i, j: k.see & (j < ((i // k.tile * k.tile + _offset(k, i, j)) // k.tile + 1) * k.tile))),
     Mutant("F55", "tail", "the last tile of {tile} keys is read from m − {tile} on, its mask from its true start", tile=-1,

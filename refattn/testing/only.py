@@ -75,6 +75,12 @@ def _same_kind(sizes: Mapping[str, int], fitted: Mapping[str, int]) -> bool:
     )
 
 
+def of_family(text: str, family: str) -> str:
+    """The filter that takes the cases of one family, out of those that `text` takes."""
+    clauses = [clause.strip() for clause in text.split(";")]
+    return "; ".join([*(c for c in clauses if c and c.partition("=")[0].strip() != "family"), f"family={family}"])
+
+
 def parse(text: str) -> Only:
     """The filter that `text` describes.
 
@@ -83,6 +89,8 @@ def parse(text: str) -> Only:
     OptionError
         For a clause of another form, showing it and the forms that there are.
     """
+    if not isinstance(text, str):
+        raise OptionError(f"only={text!r} is no text: {FORMS}")
     values: dict[str, tuple[int, ...]] = {}
     multiples: dict[str, int] = {}
     equal: list[tuple[str, str]] = []

@@ -27,7 +27,7 @@ OPTIONS = {
     "only": "limits of the kernel, as 'd=64,128; n%%64=0'",
     "timeout": "seconds for one case",
 }
-USUAL: dict[str, Any] = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": 60.0}
+USUAL: dict[str, Any] = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": 60.0}  # as in check
 OPEN = pytest.StashKey[ExitStack]()
 
 
@@ -109,13 +109,12 @@ class Check(pytest.Collector):
 
     def report(self, case: Any) -> Any:
         """The report of a check of one case alone."""
+        from refattn.testing import only as filters
         from refattn.testing.check import Run, repro
 
         run = Run(self.scheme, self.given["dtype"], self.precision, self.runner, self.only)
         run.verdicts.append(run.one_case(case))
-        limits = [clause.strip() for clause in (self.given["only"] or "").split(";")]
-        only = [*(clause for clause in limits if clause and not clause.startswith("family")), f"family={case.family}"]
-        options = {**self.given, "only": "; ".join(only)}
+        options = {**self.given, "only": filters.of_family(self.given["only"] or "", case.family)}
         again = repro(self.spec, self.scheme, {k: x for k, x in options.items() if x is not None and USUAL.get(k) != x})
         found = run.report(self.spec, self.given["library"], self.given["contract"] is not None, "", again)
         return replace(found, unseen=())  # that one case shows few mistakes is no news

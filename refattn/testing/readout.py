@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from refattn.testing.diagnose import as_float
 from refattn.testing.locate import indices
 from refattn.testing.tolerance import storage
 
@@ -40,7 +41,7 @@ def weights(runner: Any, scheme: Any, dtype: str, n: int, m: int, takes_dlse: bo
     got = outcome.outputs.get("o") if outcome.status == "ok" else None
     if got is None or got.shape != want.shape:
         return None
-    return np.nan_to_num(got.astype(np.float64))[0, 0] > 1e-6, want[0, 0] > 0
+    return np.nan_to_num(as_float({"o": got})["o"])[0, 0] > 1e-6, want[0, 0] > 0
 
 
 def describe(got: Values, want: Values) -> str:

@@ -18,6 +18,8 @@ from importlib import resources
 from typing import Any
 
 from refattn.precision import PRESETS
+from refattn.testing.judge import EXCHANGED
+from refattn.testing.mutants import LAYOUT
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
 
 LISTED = 12
@@ -37,6 +39,8 @@ _REASONS = {
     "bias": "errors mostly of one sign, as truncation makes them",
     "missing": "not returned",
 }
+_DECLINE = "a backward that has some of the gradients returns NotImplemented in place of each other one"
+_ORDER = "layout bhnd is (B, H, n, d) and bnhd (B, n, H, d), of q, k, v, of o and of their gradients alike"
 _HOW = {
     "within": "the results are within the rounding bound of this mistake",
     "filter": "the errors have the shape and the size of this mistake",
@@ -86,10 +90,11 @@ def _verdict(report: Report) -> str:
 
 def _sampled(report: Report) -> str:
     """Which rows were judged, and that the others were not."""
-    backward = any(t.tensor in ("dk", "dv") for c in report.cases for t in c.tensors)
+    there = [t.tensor for c in report.cases for t in c.tensors if t.reason != "missing"]
     shown = ", ".join(map(str, report.rows[:LISTED])) + (", …" if len(report.rows) > LISTED else "")
     n = report.cases[0].sizes["n"]
-    more = " and dq, and all of dk and dv" if backward else ""
+    whole = " and ".join(name for name in ("dk", "dv") if name in there)
+    more = (" and dq" if "dq" in there else "") + (f", and all of {whole}" if whole else "")
     return f"  {_count(len(report.rows), 'row')} of {n} judged in o, lse{more}, the other rows not: {shown}"
 
 
@@ -135,6 +140,13 @@ def _names(report: Report) -> str:
     if not any(c.tensors for c in bad):
         return ""  # it never returned anything that could be compared
     found = _explained(report, bad)
+    wrong = [t for c in bad for t in c.tensors if t.level > Level.WARN]
+    if not found and wrong and all(t.reason == "missing" for t in wrong):
+        lacks = ", ".join(dict.fromkeys(t.tensor for t in wrong))
+        return f"What it does instead: it gives no {lacks}\n  {_DECLINE}"
+    if not found and wrong and all(EXCHANGED in t.where for t in wrong):
+        those = ", ".join(dict.fromkeys(t.tensor for t in wrong))
+        return f"What it does instead: {EXCHANGED} in {those}, in their shape already\n  {_ORDER}"
     if not found:
         return "What it does instead: unknown. No known mistake explains the results; where they are wrong is below."
     lines = []
@@ -146,6 +158,9 @@ def _names(report: Report) -> str:
         lines.append(f"  {_how(name)}; explains {explains} of {_count(len(bad), 'failing case')}")
         if name.instead:
             lines += _under(report, name.instead)
+        if name.mutant == LAYOUT and report.library != "files":
+            lines.append("  a kernel that takes and returns them in the other order is judged by")
+            lines.append(f"    {in_other_layout(report)}")
     return "\n".join(lines)
 
 
@@ -289,7 +304,10 @@ def _not_judged(report: Report) -> str:
             groups.setdefault((c.level, c.remark or "no reason given"), []).append(c.case)
     lines = [f"  {level}, {remark}: {_some(names)}" for (level, remark), names in groups.items()]
     tensors = {t.tensor for c in report.judged for t in c.tensors}
-    if "o" in tensors and not any(name.startswith("d") for name in tensors):
+    if report.declined:
+        why = "NotImplemented, or inputs that it does not name"
+        lines.append(f"  {', '.join(report.declined)}: the vjp says that it gives none ({why})")
+    elif "o" in tensors and not any(name.startswith("d") for name in tensors):
         why = "none are in the dump" if report.library == "files" else "no backward was given (--vjp or --backward)"
         lines.append(f"  the gradients, since {why}")
     return "\n".join(["Not judged", *lines]) if lines else ""
@@ -330,6 +348,14 @@ def command(report: Report, scheme: str) -> str:
         kept = [clause for clause in words[at + 1].split(";") if not clause.strip().startswith("family=")]
         words[at : at + 2] = ["--only", "; ".join(clause.strip() for clause in kept)] if kept else []
     return " ".join(quoted(word) for word in words)
+
+
+def in_other_layout(report: Report) -> str:
+    """The shell command that judges the same kernel, in all cases, with heads and tokens in the other order."""
+    text, usual = command(report, report.scheme), " --layout bnhd"
+    if not report.repro:
+        return text.replace("...", "layout=..., ...")
+    return text.replace(usual, "") if usual in text else text + usual
 
 
 def quoted(word: str) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from refattn.catalogue import scheme as scheme_of
 from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision
 from refattn.testing.cases import check_scheme
 from refattn.testing.check import called, contract_of, environment, repro
 from refattn.testing.diagnose import as_float, level_of
-from refattn.testing.judge import judge
+from refattn.testing.judge import judge, missing
 from refattn.testing.sampled_bands import Expected, Rows, expect_rows
 from refattn.testing.sampled_inputs import chosen, draw
 from refattn.testing.sampled_names import names
@@ -33,12 +34,13 @@ __all__ = ["check_rows", "chosen"]
 Values = Any
 FLAG = "faults that only long sequences show: offsets that overflow, dropped tails, the last tile"
 Progress = Any
+LIMIT = 3600.0  # seconds
 
 
 def check_rows(
     candidate: Any, scheme: Any, *, rows: int, n: int, m: int | None = None, d: int = 64, e: int | None = None,
     heads: int = 1, kv_heads: int | None = None, vjp: Any = None, backward: str | None = None, library: str = "numpy",
-    dtype: str = "float32", contract: str | Precision | None = None, layout: str = "bhnd", timeout: float = 3600.0,
+    dtype: str = "float32", contract: str | Precision | None = None, layout: str = "bhnd", timeout: float = LIMIT,
     progress: Progress | None = None,
 ) -> Report:  # fmt: skip
     """Judge a kernel on one long sequence: o, lse and dq at `rows` query rows, every element of dk and dv.
@@ -56,7 +58,9 @@ def check_rows(
     RefattnError
         For options that mean nothing, sizes that do not fit, and a candidate that can't be loaded.
     """
+    scheme = scheme_of(scheme)
     check_scheme(scheme)
+    _refuse_parts({"rows": rows, "n": n, "m": m, "d": d, "e": e, "heads": heads, "kv_heads": kv_heads})
     m, e, kv = (n if m is None else m), (d if e is None else e), (heads if kv_heads is None else kv_heads)
     sizes = {"b": 1, "h": heads, "g": kv, "n": n, "m": m, "d": d, "e": e}
     if scheme.keep_rate is not None:
@@ -70,15 +74,21 @@ def check_rows(
         verdict = run.judged(sizes, progress)
     size = {"n": n, "m": m if m != n else None, "d": d, "e": e if e != d else None, "heads": heads if heads > 1 else None,
             "kv-heads": kv if kv != heads else None}  # fmt: skip
-    usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd"}
+    usual = {"library": "numpy", "dtype": "float32", "layout": "bhnd", "timeout": LIMIT}
     shown = {"vjp": vjp, "backward": backward, "contract": contract, **{k: options[k] for k in usual}, "rows": rows, **size}
     again = repro(candidate, scheme, {k: x for k, x in shown.items() if x is not None and usual.get(k) != x})
     return Report(
         candidate=called(candidate), scheme=written(scheme), library=library, dtype=dtype, contract=precision.name,
         fits=precision.name if verdict.level in (Level.OK, Level.WARN) else None, cases=(verdict,), names=verdict.names,
         explains={x.mutant: 1 for x in verdict.names}, repro=again, environment=environment(),
-        rows=tuple(map(int, at)),
+        rows=tuple(map(int, at)), declined=run.declined,
     )  # fmt: skip
+
+
+def _refuse_parts(sizes: Mapping[str, Any]) -> None:
+    for name, size in sizes.items():
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+            raise OptionError(f"{name}={size!r}: give a whole number")
 
 
 @dataclass
@@ -88,6 +98,7 @@ class Long:
     rows: Rows
     dtype: str
     runner: Any
+    declined: tuple[str, ...] = ()
 
     def judged(self, sizes: Mapping[str, int], progress: Progress | None) -> CaseVerdict:
         """Read the rows, run the candidate, compare; each step of a head counts as one for `progress`."""
@@ -105,11 +116,12 @@ class Long:
             return CaseVerdict(name, FLAG, Level.UNSUPPORTED, remark=f"not judged: {vacuous} would pass", sizes=sizes)
         outcome = self._run(expected)
         step()
+        self.declined = outcome.declined
         if outcome.status != "ok":
             level = Level.UNSUPPORTED if outcome.status == "unsupported" else Level.FAIL
             remark = f"{outcome.status}: {outcome.remark}"
             return CaseVerdict(name, FLAG, level, remark=remark, sizes=sizes, seconds=outcome.seconds)
-        tensors = self._tensors(expected, outcome.outputs, n)
+        tensors = self._tensors(expected, outcome, n)
         step()
         level, found = max(t.level for t in tensors), []
         if any(t.level == Level.FAIL and t.tensor in ("o", "lse") and t.reason in ("bound", "class") for t in tensors):
@@ -129,12 +141,12 @@ class Long:
         found: Outcome = self.runner.run(inputs, x.do, None, saved, rows=x.at)
         return found
 
-    def _tensors(self, expected: Expected, got: Mapping[str, Values], n: int) -> list[TensorVerdict]:
-        x = self.rows
+    def _tensors(self, expected: Expected, outcome: Outcome, n: int) -> list[TensorVerdict]:
+        x, got = self.rows, outcome.outputs
         there = {name: band for name, band in expected.bands.items() if name in got}
         tensors = [rows_verdict(name, got[name], band, self.dtype, x.at, n) for name, band in there.items()]
-        if "o" not in got:
-            tensors.append(TensorVerdict("o", Level.FAIL, "missing", where="the candidate returned no o"))
+        owed = ("o",) if x.do is None else ("o", "dq", "dk", "dv")
+        tensors += [missing(name) for name in owed if name not in got and name not in outcome.declined]
         if x.do is not None:
             shapes = {"dk": x.inputs.k.shape, "dv": x.inputs.v.shape}
             tensors += gradients(got, expected.gradients(), shapes, self.dtype)

@@ -16,11 +16,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
+from refattn.errors import BackendUnavailable
 from refattn.schemes.dense import Dense
 from refattn.testing.tolerance import storage
+
+try:
+    from hypothesis import strategies as st
+    from hypothesis.extra import numpy as hnp
+except ImportError as error:
+    raise BackendUnavailable(f"hypothesis is not installed ({error}): pip install 'refattn[kit]'") from None
 
 __all__ = ["QKV", "Layout", "Problem", "layouts", "masks", "qkv", "schemes"]
 

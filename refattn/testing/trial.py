@@ -65,11 +65,13 @@ class Trial:
         self.has_backward = vjp is not None or backward is not None
         self.homes = tuple(h for h in map(home, (forward, vjp or forward)) if h)
         self._job: Job = Job({})
+        self._declined: tuple[str, ...] = ()
 
     def run(self, job: Job) -> Outcome:
         """Forward, and backward if there is one and the job has do. No exception of the candidate gets out."""
         outputs: dict[str, Array] = {}
         status, remark, carries, started = "ok", "", False, time.perf_counter()
+        self._declined = ()
         try:
             with self._library.session():
                 carries = self._run(job, outputs)
@@ -79,7 +81,7 @@ class Trial:
             status, remark = "written" if isinstance(error, Written) else "crash", str(error)
         except (Exception, SystemExit) as error:
             status, remark = "crash", f"{says(error)} {self._place(error)}".strip()
-        return Outcome(status, outputs, remark, time.perf_counter() - started, carries)
+        return Outcome(status, outputs, remark, time.perf_counter() - started, carries, self._declined)
 
     def _run(self, job: Job, outputs: dict[str, Array]) -> bool:
         watch = Watch(self._library)
@@ -163,22 +165,29 @@ class Trial:
         return self._arrays("returned", {"o": pair[0]} if pair[1] is None else {"o": pair[0], "lse": pair[1]})
 
     def _gradients(self, raw: Any, given: Arrays) -> dict[str, Array]:
-        """What a vjp candidate returned, by name; None stands for a gradient that it does not give."""
+        """What a vjp candidate returned, by name, without None.
+
+        Declined are gradients in whose place NotImplemented stands, and those of inputs that its signature does not name,
+        unless it names none: then it has them from elsewhere, and owes them all.
+        """
         names = [f"d{name}" for name in self._inputs.names if name in given and name in self._inputs.floats]
+        own = [name for name in names if name[1:] in self.back.names]
         if isinstance(raw, dict):
-            unknown = [name for name, x in raw.items() if x is not None and name not in names]
+            unknown = [name for name, x in raw.items() if not (x is None or x is NotImplemented) and name not in names]
             if unknown:
                 raise Malformed(f"the vjp returned {', '.join(map(str, unknown))}; this case has {', '.join(names)}")
             pairs = raw
         elif isinstance(raw, tuple):
-            names = [name for name in names if name[1:] in self.back.names]
-            if len(raw) != len(names):
-                raise Malformed(f"the vjp returned a tuple of {len(raw)}; it was given {len(names)} differentiable inputs, "
-                                f"so ({', '.join(names)}) is expected, or a dict")
-            pairs = dict(zip(names, raw, strict=True))
+            if len(raw) != len(own):
+                raise Malformed(f"the vjp returned a tuple of {len(raw)}; it was given {len(own)} differentiable inputs, "
+                                f"so ({', '.join(own)}) is expected, or a dict")
+            pairs = dict(zip(own, raw, strict=True))
         else:
             raise Malformed(f"the vjp returned {_a(raw)}; return a dict of {', '.join(names)}, or a tuple in this order")
-        return self._arrays("the vjp returned", {name: x for name, x in pairs.items() if x is not None})
+        found = {name: x for name, x in pairs.items() if x is not None and x is not NotImplemented}
+        said = {name for name, x in pairs.items() if x is NotImplemented}
+        self._declined = tuple(n for n in names if n in said or (own and n not in own and n not in found))
+        return self._arrays("the vjp returned", found)
 
     def _arrays(self, who: str, found: dict[str, Any]) -> dict[str, Array]:
         for name, x in found.items():

@@ -20,7 +20,7 @@ from refattn.precision import Precision, for_dtype
 from refattn.precision import parse as parse_precision
 from refattn.testing import vectors_files as files
 from refattn.testing.check import contract_of, environment
-from refattn.testing.diagnose import Diagnosis, Evidence, as_float, level_of
+from refattn.testing.diagnose import Diagnosis, Evidence, level_of
 from refattn.testing.judge import judge
 from refattn.testing.mutants import Mutant
 from refattn.testing.signature import signature
@@ -97,10 +97,8 @@ class Judging:
         if "o" not in got:
             tensors.append(TensorVerdict("o", Level.FAIL, "missing", where=f"{golden.id}.o is not in the dump"))
         self.judged.append((golden, got))
-        if all(t.reason not in ("shape", "missing") for t in tensors):
-            failing = frozenset(t.tensor for t in tensors if t.level == Level.FAIL)
-            self.diagnosis.backward = any(name not in case.scheme.outputs for name in got)
-            self.diagnosis.collect(case, as_float(got), ref, failing)
+        self.diagnosis.backward = any(name not in case.scheme.outputs for name in got)
+        self.diagnosis.collect(case, got, ref, tensors)
         level = max(t.level for t in tensors)
         self.verdicts.append(CaseVerdict(case.id, case.flag, level, tuple(tensors), sizes=case.sizes))
 

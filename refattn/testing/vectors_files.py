@@ -50,6 +50,8 @@ def tensors(file: Path) -> dict[str, Values]:
     library = _library("safetensors")
     try:
         found = library.deserialize(file.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}") from None
     except library.SafetensorError as error:
         raise UsageError(f"{file} is no safetensors file: {error}") from None
     out = {}
@@ -67,8 +69,10 @@ def dump(path: Path) -> dict[str, Values]:
     Raises
     ------
     UsageError
-        If there is none, or two files have a tensor of the same name.
+        If there is none, or it can't be read, or two files have a tensor of the same name.
     """
+    if not path.exists():
+        raise UsageError(f"there is no file or folder {path} (looked in {Path.cwd()})")
     files: Iterable[Path] = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     out: dict[str, Values] = {}
     home: dict[str, Path] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from refattn._version import __version__
+from refattn.errors import UsageError
 from refattn.expression import written
 from refattn.precision import PRESETS
 from refattn.testing import vectors_files as files
@@ -47,8 +48,13 @@ def export(folder: Path, chosen: Iterable[Recipe] | None = None) -> Data:
     ------
     BackendUnavailable
         Without python-flint or safetensors, the extras `exact` and `kit`.
+    UsageError
+        If there is no such folder and none can be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} can't be made a folder for the vectors: {error.strerror}") from None
     found = [vector(recipe) for recipe in (recipes() if chosen is None else chosen)]
     groups = [_group(folder, list(part)) for _, part in groupby(found, lambda v: (v.recipe.kind, v.recipe.group))]
     data = {**_head(found), "groups": groups}

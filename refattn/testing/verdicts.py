@@ -102,7 +102,8 @@ class Report:
 
     names: mistakes over all cases, best first, with the number of failing cases that each explains in `explains`.
     power: mutant → largest power over the judged cases; unseen: applicable mutants whose power is below 15.
-    rows: the query rows that were judged, where they were not all (``check_rows``).
+    rows: the query rows that were judged, where they were not all (``check_rows``). declined: gradients that the backward
+    says it does not give, which were not judged.
     """
 
     candidate: str
@@ -121,6 +122,7 @@ class Report:
     notes: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
+    declined: tuple[str, ...] = ()
 
     @property
     def judged(self) -> tuple[CaseVerdict, ...]:

@@ -218,13 +218,13 @@ def _check_options(forward: Any, vjp: Any, backward: str | None, library: str, l
         raise UsageError(f"backward={backward!r}: choose 'autograd', or give vjp")
     if backward is not None and vjp is not None:
         raise UsageError(f"backward={backward!r} and vjp={vjp!r} both say how to differentiate: give one")
-    if library not in adapters.LIBRARIES:
+    if not isinstance(library, str) or library not in adapters.LIBRARIES:
         raise UsageError(f"library={library!r}: choose {', '.join(adapters.LIBRARIES)}")
     if backward == "autograd" and not adapters.LIBRARIES[library].autograd:
         raise UsageError(f"backward='autograd': {library} has none, torch and jax do; give vjp")
     if layout not in LAYOUTS:
         raise UsageError(f"layout={layout!r}: choose {', '.join(LAYOUTS)}")
-    if not 0 < timeout < 1e9:
+    if not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
         raise UsageError(f"timeout={timeout!r}: give a positive number of seconds for a case")
 
 

@@ -8,7 +8,7 @@ import pytest
 from refattn import Dense, rng
 from refattn.precision import PRESETS
 from refattn.testing.cases import Case
-from refattn.testing.diagnose import Diagnosis, as_float
+from refattn.testing.diagnose import Diagnosis
 from refattn.testing.judge import judge
 from refattn.testing.tolerance import expect, storage
 from refattn.testing.verdicts import Level
@@ -70,7 +70,7 @@ def test_correct_code_raises_no_alarm(style: str) -> None:
         verdicts = [judge(n, x, ref[n], dtype) for n, x in got.items()]
         alarms += [(case.id, t.tensor, t.reason, t.max_ratio, t.rms) for t in verdicts if t.level == Level.FAIL]
         diagnosis = Diagnosis(dtype, PRESETS[preset], True)
-        diagnosis.collect(case, as_float(got), ref, frozenset())
+        diagnosis.collect(case, got, ref, verdicts)
         alarms += [(case.id, n.mutant, n.how, n.amplitude, n.power) for names in diagnosis.looks().values() for n in names
                    if n.how != "hint"]  # fmt: skip
     assert not alarms, alarms

@@ -319,7 +319,7 @@ def test_a_hang_ends_at_the_timeout_and_the_command_repeats_it(hanging: str) -> 
     assert report.status() == 1
     assert [c.remark.partition(" (")[0] for c in report.cases] == ["hang: no result within 1 s"] * 2
     assert "(slow.py:4)" in report.cases[0].remark
-    assert report.repro == f'refattn check {hanging} --scheme "Dense()" --only "family=normal; d=24; d=e; family=normal"'
+    assert report.repro == f'refattn check {hanging} --scheme "Dense()" --only "d=24; d=e; family=normal" --timeout 1'
 
 
 # ---- the whole

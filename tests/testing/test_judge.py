@@ -8,9 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refattn import Dense
-from refattn.precision import PRESETS
+from refattn import Dense, rng
+from refattn.precision import PRESETS, for_dtype
+from refattn.testing.cases import cases
 from refattn.testing.judge import BIAS_Z, ENOUGH, RMS, SIGMAS, STATISTICAL, floor, judge, ratios, spread
+from refattn.testing.only import parse
 from refattn.testing.tolerance import exact_in, expect, largest, storage
 from refattn.testing.verdicts import Band, Level
 
@@ -210,3 +212,20 @@ def test_values_near_the_largest_number_do_not_overflow_the_verdict() -> None:
     want = np.full((1, 1, 4, 4), 1e308)
     v = judge("o", -want, band(want, bound=1e290, sigma=1e280), "float64")
     assert (v.level, v.reason) == (Level.FAIL, "bound")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_errors_that_a_row_shares_are_no_bias(dtype: str) -> None:
+    """With one query and one key all of a row of dq and of dk has the error of its one dS, of D = do·o from a stored o."""
+    found = list(cases(Dense(keep_rate=0.75), dtype, frozenset({"keep"}), parse("family=one key,normal")))
+    kept = (c for c in found if c.sizes["m"] == 1)
+    for case in kept:
+        for number in range(24):
+            do = exact_in(rng.stream(number, case.id).normal(size=case.do.shape), dtype)
+            given = [x.astype(storage(dtype)) if x is not None and x.dtype.kind == "f" else x for x in case.inputs]
+            _, saved = case.scheme.forward(*given)
+            grads = case.scheme.vjp(saved, do.astype(storage(dtype)), dlse=case.dlse.astype(saved.lse.dtype))
+            ref = expect(case.scheme, case.inputs, for_dtype(dtype)[0], do, case.dlse)
+            for name in ("dq", "dk", "dv"):
+                verdict = judge(name, getattr(grads, name[1:]), ref[name], dtype)
+                assert (verdict.level, verdict.reason) == (Level.OK, ""), (case.id, number, name)

@@ -25,9 +25,11 @@ SWEPT = {  # every case of a configuration, the long ones too
     "masks, all": Setting(Dense(), MASKED, "float32"),
     "half masks, all": Setting(Dense(), MASKED, "bfloat16"),
 }
-# The mistakes of softmax attention that are in circulation, numbered. Windows are masks to Dense: 24, 25 and 26 are other
-# mistakes of masks here, and the dictionary has more numbers than these.
+# The mistakes of softmax attention that are in circulation, numbered; the dictionary has more numbers than these.
 NOT_HERE = {
+    24: "windows are masks to Dense",
+    25: "windows are masks to Dense",
+    26: "windows are masks to Dense",
     42: "paged caches have block tables, Dense has none",
     43: "rotary positions are applied before Dense",
     44: "linear biases are an input of Dense, their slopes are not its affair",

@@ -296,6 +296,8 @@ def test_pieces_add_up_to_the_verdict_on_the_whole(planted: str | None) -> None:
 def test_the_command_repeats_it(file: str) -> None:
     report = check_rows(f"{file}:attention", Dense(causal=True), rows=5, n=700, d=8, heads=2, dtype="float32", layout="bhnd")
     assert report.repro == f'refattn check {file}:attention --scheme "Dense(causal=True)" --rows 5 --n 700 --d 8 --heads 2'
+    patient = check_rows(f"{file}:unable", Dense(), rows=5, n=700, d=8, timeout=9.0)
+    assert patient.repro == f'refattn check {file}:unable --scheme "Dense()" --timeout 9 --rows 5 --n 700 --d 8'
     assert report.status() == 1
     assert report.repro in reports.render(report)
 

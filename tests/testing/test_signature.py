@@ -117,6 +117,11 @@ def test_rows_with_factors_of_their_own_point_at_the_sum_of_weights() -> None:
     assert rows("dk", errors(scaled, "dk"))[1] == "", "gradients are not normalised"
     assert rows("o", errors(lambda c, n, x: x + 0.1, "o"))[1] == ""
     assert rows("o", errors(lambda c, n, x: x * np.nan, "o"))[1] == ""
+    assert rows("o", errors(lambda c, n, x: x, "o"))[1] == rows("o", [])[1] == "", "nothing is wrong"
+    noise = [(b.value + 1.5 * b.bound * rng.stream(0, c.id).choice([-1, 1], b.value.shape), b, c)
+             for _, b, c in errors(lambda c, n, x: x, "o")]  # fmt: skip
+    assert rows("o", noise)[1] == factor("o", noise)[1] == "", "what is left is as large as the error"
+    assert precision("o", noise)[1] != ""
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", range(8, 11)), ("float16", range(11, 14))])

@@ -154,7 +154,7 @@ def test_dumps_that_are_none_are_refused(run: Run, folder: Path, tmp_path: Path)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert f"{empty} has no tensors: write the results into .safetensors files" in refused(run, "check", folder, empty)
-    assert "No such file" in refused(run, "check", folder, tmp_path / "nowhere.safetensors")
+    assert "there is no file or folder" in refused(run, "check", folder, tmp_path / "nowhere.safetensors")
     (tmp_path / "text.safetensors").write_text("o = 1, 2, 3", encoding="utf-8")
     assert "text.safetensors is no safetensors file:" in refused(run, "check", folder, tmp_path / "text.safetensors")
     assert "holds golden vectors, not the results of a kernel" in refused(run, "check", folder, folder)
