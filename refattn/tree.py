@@ -5,7 +5,9 @@ Names are the path of fields joined by dots, as in ``inputs.q`` or ``params.w_q`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import collections
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -39,3 +41,23 @@ def map(fn: Callable[[Any], Any], nest: Any) -> Any:
     if is_branch(nest):
         return type(nest)(*(None if value is None else map(fn, value) for value in nest))
     return None if nest is None else fn(nest)
+
+
+def row(nests: Iterable[Any]) -> Any:
+    """Nests side by side, as those of the layers of a stack: a branch whose fields are called l0, l1, …"""
+    values = tuple(nests)
+    return _rows(len(values))(*values)
+
+
+@functools.cache
+def _rows(size: int) -> Any:
+    make: Any = collections.namedtuple
+    fields = make("Row", [f"l{i}" for i in range(size)])
+    return type("Row", (fields,), {"__slots__": (), "__reduce__": lambda self: (row, (tuple(self),))})
+
+
+def add(a: Any, b: Any) -> Any:
+    """The sum of two nests of one structure, leaf by leaf; None is nothing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return type(a)(*(add(x, y) for x, y in zip(a, b, strict=True))) if is_branch(a) else a + b

@@ -51,7 +51,7 @@ def _forward(text: Callable[..., Any]) -> Any:
     def forward(self: Any, *args: Any, block: Any = AUTO, **named: Any) -> tuple[Array, Any]:
         b, inputs = admit(self, args, named)
         y, saved = text(self, tree.map(b.widen, inputs), block=block)
-        return b.narrow(y, _like(inputs)), saved._replace(inputs=inputs)
+        return b.narrow(y, like_of(inputs)), saved._replace(inputs=inputs)
 
     return forward
 
@@ -66,32 +66,37 @@ def _vjp(text: Callable[..., Any]) -> Any:
         shape = self.result(tree.map(shape_of, saved.inputs))
         if shape_of(dy) != shape:
             raise ShapeError(f"dy has shape {shape_of(dy)}, but y has shape {shape}")
-        wanted = dtype_name(_like(saved.inputs))
+        wanted = dtype_name(like_of(saved.inputs))
         if dtype_name(dy) != wanted:
             raise DtypeError(f"dy has dtype {dtype_name(dy)}, but the results of this layer have dtype {wanted}")
         grads = text(self, tree.map(b.widen, saved), b.widen(dy), block=block)
-        return _narrowed(b, grads, saved.inputs)
+        return narrowed(b, grads, saved.inputs)
 
     return vjp
 
 
-def _like(inputs: Any) -> Array:
+def like_of(inputs: Any) -> Array:
     """An input that has the dtype of results: the first of numbers."""
     return next(x for x in tree.leaves(inputs) if dtype_name(x).startswith(("float", "bfloat")))
 
 
-def _narrowed(b: Backend, grads: Any, inputs: Any) -> Any:
+def narrowed(b: Backend, grads: Any, inputs: Any) -> Any:
     """A nest of gradients, each in the dtype of its input."""
     if grads is None or inputs is None:
         return None
     if tree.is_branch(grads):
-        return type(grads)(*(_narrowed(b, g, x) for g, x in zip(grads, inputs, strict=True)))
+        return type(grads)(*(narrowed(b, g, x) for g, x in zip(grads, inputs, strict=True)))
     return b.narrow(grads, inputs)
 
 
 def size_of(nest: Any) -> int:
     """How many numbers a nest of arrays or shapes holds."""
     return sum(product(shape_of(x)) for x in tree.leaves(nest))
+
+
+def gradients_of(given: Any, kinds: Mapping[str, str]) -> int:
+    """How many numbers the gradients of an Inputs of shapes hold: those of every input that is a float."""
+    return sum(product(shape) for name, shape in tree.items(given) if kinds.get(name, "float") == "float")
 
 
 def fit(name: str, x: Shape, params: Any, letter: str) -> None:
@@ -105,3 +110,40 @@ def fit(name: str, x: Shape, params: Any, letter: str) -> None:
 def dense_weight(rng: Source, d: int, e: int) -> Array:
     """A (d, e) matrix of normal numbers of variance 1/d: products of rows of variance 1 have variance 1."""
     return rng.normal((d, e), max(d, 1) ** -0.5)
+
+
+class Wrapper:
+    """A layer that computes what another one does, ``inner``, in another way: its inputs and parameters are that one's."""
+
+    inner: Any
+
+    @property
+    def Inputs(self) -> Any:
+        return self.inner.Inputs
+
+    @property
+    def Params(self) -> Any:
+        return self.inner.Params
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.inner.kinds
+        return found
+
+    def init(self, sizes: Mapping[str, int], rng: Source) -> Any:
+        """Those of the layer inside."""
+        return self.inner.init(sizes, rng)
+
+    def parameters(self, sizes: Mapping[str, int]) -> int:
+        """How many numbers ``init`` makes."""
+        found: int = self.inner.parameters(sizes)
+        return found
+
+    def check(self, inputs: Any) -> None:
+        """Refuse what the layer inside refuses."""
+        self.inner.check(inputs)
+
+    def result(self, given: Any) -> Shape:
+        """The shape of y."""
+        found: Shape = self.inner.result(given)
+        return found

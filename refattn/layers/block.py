@@ -129,19 +129,29 @@ class Block:
         """y, with what the parts save."""
         x, kept = inputs.x, {}
         for name in self._parts:
-            weights = _weights(getattr(inputs.params, f"norm_{name}"))
-            f = getattr(self, name)
             if self.order == "pre":
-                normed, kept[f"norm_{name}"] = self.norm.forward(x, **weights)
-                y, kept[name] = f.forward(normed, **self._reads(name, inputs), block=block)
-                x = self._added(name, x, y)
+                y, kept[f"norm_{name}"], kept[name] = self.branch(name, inputs, x, block=block)
+                x = self.added(name, x, y)
             else:
-                y, kept[name] = f.forward(x, **self._reads(name, inputs), block=block)
-                x, kept[f"norm_{name}"] = self.norm.forward(self._added(name, x, y), **weights)
+                weights = _weights(getattr(inputs.params, f"norm_{name}"))
+                y, kept[name] = getattr(self, name).forward(x, **self._reads(name, inputs), block=block)
+                x, kept[f"norm_{name}"] = self.norm.forward(self.added(name, x, y), **weights)
         return x, self.Saved(inputs, **kept)
 
+    def branch(self, name: str, inputs: Inputs, x: Array, *, block: Any) -> tuple[Array, Any, Any]:
+        """f(N(x)) of a part of a "pre" block, with what norm and layer save; the x of `inputs` is not read."""
+        normed, before = self.norm.forward(x, **_weights(getattr(inputs.params, f"norm_{name}")))
+        y, kept = getattr(self, name).forward(normed, **self._reads(name, inputs), block=block)
+        return y, before, kept
+
+    def branch_vjp(self, name: str, before: Any, kept: Any, dy: Array, *, block: Any) -> tuple[Array, Any, Any]:
+        """dx of f(N(x)), with the gradients of the layer's other inputs and of the norm's parameters."""
+        inner = getattr(self, name).vjp(kept, dy, block=block)
+        outer = self.norm.vjp(before, inner.x)
+        return outer.x, inner._replace(x=None), outer._replace(x=None)
+
     @staticmethod
-    def _added(name: str, x: Array, y: Array) -> Array:
+    def added(name: str, x: Array, y: Array) -> Array:
         if x.shape != y.shape:
             raise ShapeError(f"{name} makes {tuple(y.shape)} of x {tuple(x.shape)}: a residual needs equal shapes")
         return x + y
@@ -152,14 +162,13 @@ class Block:
         grads: dict[str, Any] = {}
         found: dict[str, Any] = {}
         for name in reversed(self._parts):
-            f, norm, kept = getattr(self, name), getattr(saved, f"norm_{name}"), getattr(saved, name)
+            norm, kept = getattr(saved, f"norm_{name}"), getattr(saved, name)
             if self.order == "pre":
-                inner = f.vjp(kept, dy, block=block)
-                outer = self.norm.vjp(norm, inner.x)
-                dy = dy + outer.x
+                dx, inner, outer = self.branch_vjp(name, norm, kept, dy, block=block)
+                dy = dy + dx
             else:
                 outer = self.norm.vjp(norm, dy)
-                inner = f.vjp(kept, outer.x, block=block)
+                inner = getattr(self, name).vjp(kept, outer.x, block=block)
                 dy = outer.x + inner.x
             grads[name], grads[f"norm_{name}"] = inner.params, outer._replace(x=None)
             if name != "feed_forward":

@@ -10,7 +10,7 @@ ATTENTION, FEED_FORWARD, BLOCK = LAYERS + "attention.py", LAYERS + "feed_forward
 
 STACKED = [
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "the residual pulls nothing", BLOCK,
-          "dy = dy + outer.x", "dy = outer.x"),
+          "dy = dy + dx", "dy = dx"),
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "the gate pulls what the value does", FEED_FORWARD,
           "xp.concat([dvalue, dgate], axis=-1)", "xp.concat([dvalue, dvalue], axis=-1)"),
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "all weights are cut at one width", ATTENTION,

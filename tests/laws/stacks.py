@@ -14,8 +14,15 @@ from refattn import Dense, load, rng, tree
 from refattn.catalogue import ROWS
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
+from refattn.layers.checkpoint import Checkpoint
+from refattn.layers.chunked_ff import ChunkedFF
 from refattn.layers.embedding import Embedding
 from refattn.layers.feed_forward import FeedForward
+from refattn.layers.language_model import LanguageModel
+from refattn.layers.micro_batches import MicroBatches
+from refattn.layers.reversible import Reversible
+from refattn.layers.stack import Stack
+from refattn.ops.layer_norm import LayerNorm
 from refattn.ops.rms_norm import RMSNorm
 from refattn.ops.scale_norm import ScaleNorm
 from refattn.position.rope import Rope
@@ -23,13 +30,6 @@ from refattn.position.sinusoid import Sinusoid
 from refattn.precision import PRESETS
 
 D, C, F = 6, 5, 7  # widths of x, of the context, of the hidden layer
-
-
-def both(a: Any, b: Any) -> Any:
-    """The sum of two nests of gradients, None being nothing."""
-    if a is None or b is None:
-        return b if a is None else a
-    return type(a)(*(both(x, y) for x, y in zip(a, b, strict=True))) if tree.is_branch(a) else a + b
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Two:
     def vjp(self, saved, dy):
         last = self.two.vjp(saved.second, dy)
         first = self.one.vjp(saved.first, last.x)
-        shared = (both(getattr(first, name), getattr(last, name)) for name in ("context", "others"))
+        shared = (tree.add(getattr(first, name), getattr(last, name)) for name in ("context", "others"))
         return self.Inputs(first.x, first.params, last.params, *shared)
 
     def cost(self, shapes):
@@ -177,7 +177,31 @@ def stacked(row, variant, name):
     return Case(name, two, draw)
 
 
+def model(name, layer, sizes, **given):
+    def draw(seed):
+        ids = rng.stream(seed, "ids").integers(0, 4, (2, 5))
+        return frozen(layer.Inputs(ids, drawn(layer, sizes, seed), **given))
+
+    return Case(name, layer, draw)
+
+
+def masked(name, layer, sizes):
+    """A stack whose layers are given different things."""
+    masks = [Dense.Inputs(None, None, None, mask=rng.stream(1, "mask", i).random((5, 5)) < 0.7) for i in range(2)]
+    row = tree.row([*masks, None][: len(getattr(layer, "inner", layer).layers)])
+
+    def draw(seed):
+        return frozen(layer.Inputs(short(seed, "x", 2, 5, D), drawn(layer, sizes, seed), others=row))
+
+    return Case(name, layer, draw)
+
+
 PLAIN = Attention(Dense(), 3)
+GATED = Block(Attention(Dense(causal=True), 2), FeedForward("silu", gated=True))
+THREE = (Block(PLAIN, FeedForward()), GATED, Block(PLAIN, FeedForward()))
+SHARED = Stack(THREE, LayerNorm(), share=(0, 1, 0))
+CHUNKED = Stack((Block(PLAIN, ChunkedFF(FeedForward(), 2)), GATED), RMSNorm())
+MODEL = {"d": D, "f": F, "v": 5, "L": 8}
 SINGLE = [
     simple("attention", PLAIN, {"d": D}),
     simple("attention-grouped-causal-no-bias", Attention(Dense(causal=True), 4, 2, bias=False), {"d": D, "k": 3, "e": 2}),
@@ -196,13 +220,28 @@ SINGLE = [
     simple("block-reads-context", Block(PLAIN, FeedForward()), {"d": D, "f": F, "c": C}, context=True),
     *(simple(f"block-cross-{order}", Block(PLAIN, FeedForward(), cross=Attention(Dense(), 2), order=order),
              {"d": D, "f": F, "c": C}, context=True) for order in ("pre", "post")),
+    simple("chunked-feed-forward", ChunkedFF(FeedForward("silu", gated=True), 2), {"d": D, "f": F, "e": 3}),
+    simple("micro-batches-context", MicroBatches(Stack((THREE[0],)), 2), {"d": D, "f": F, "c": C}, context=True),
+    model("language-model", LanguageModel(Embedding("learned", scale=True), Stack((GATED,), RMSNorm()), bias=True), MODEL),
     embedding("embedding", Embedding()),
     embedding("embedding-learned-positions-scale", Embedding("learned", scale=True)),
     embedding("embedding-sinusoid", Embedding(Sinusoid("neighbours"), scale=True)),
     embedding("embedding-scaled-sinusoid", Embedding(Sinusoid("halves"), scaled=True)),
 ]
+DEEP = [  # several layers: a worst-case bound grows some fivefold with each, and says nothing of float32
+    simple("stack-post", Stack((Block(PLAIN, FeedForward(), order="post"),) * 2), {"d": D, "f": F}),
+    simple("stack-context", Stack((Block(PLAIN, FeedForward()), FeedForward())), {"d": D, "f": F, "c": C}, context=True),
+    masked("stack-shared-masks", SHARED, {"d": D, "f": F}),
+    masked("checkpoint-shared-masks", Checkpoint(SHARED, 2), {"d": D, "f": F}),
+    masked("reversible-shared-masks", Reversible(Stack((THREE[0],) * 2, LayerNorm(), share=(0, 0))), {"d": D, "f": F}),
+    simple("reversible-mean-chunked", Reversible(CHUNKED, "mean"), {"d": D, "f": F}),
+    model("language-model-savers", MicroBatches(LanguageModel(Embedding(), Reversible(CHUNKED), tied=False), 2),
+          MODEL | {"o": 2 * D}),
+]
 STACKS = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in ALL]
 FEW = [stacked(row, v, f"{row.name}-{v}") for row in ROWS for v in (row.variants[0], *row.variants[1:][-1:])]  # for jax
-EACH = pytest.mark.parametrize("case_", [*SINGLE, *STACKS], ids=str)
-ONE = pytest.mark.parametrize("case_", SINGLE, ids=str)
+EACH = pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS], ids=str)
+ONE = pytest.mark.parametrize("case_", [*SINGLE, *DEEP], ids=str)
+SHALLOW = pytest.mark.parametrize("case_", SINGLE, ids=str)
 TWO = pytest.mark.parametrize("case_", STACKS, ids=str)
+SEVERAL = pytest.mark.parametrize("case_", [*DEEP, *STACKS], ids=str)

@@ -7,7 +7,7 @@ import pytest
 
 from laws.bounds import ratio
 from laws.operations import narrow, too_far
-from laws.stacks import EACH, FEW, ONE, SINGLE, STACKS, TWO
+from laws.stacks import DEEP, EACH, FEW, ONE, SEVERAL, SHALLOW, SINGLE, STACKS, TWO
 from refattn import load, rng, tree
 
 HALF = ("float16", "bfloat16")
@@ -23,7 +23,7 @@ def with_leaves(nest, leaves):
     return tree.map(lambda x: next(left) if x.dtype.kind == "f" else x, nest)
 
 
-@pytest.mark.parametrize("case_", [*SINGLE, *FEW], ids=str)
+@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *FEW], ids=str)
 def test_every_gradient_is_what_jax_differentiates_forward_to(case_):
     jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'refattn[test]'")
     inputs = case_.draw(1)
@@ -50,7 +50,7 @@ def test_every_gradient_is_what_jax_differentiates_forward_to(case_):
     assert sum(bool(np.any(g)) for g in tape.values()) >= len(tape) - 2  # a bias of all keys shifts all scores alike
 
 
-@ONE
+@SHALLOW
 def test_a_float32_run_is_within_the_bound_of_fp32(case_):
     inputs = case_.draw(1)
     dy = case_.cotangent(inputs)
@@ -60,7 +60,7 @@ def test_a_float32_run_is_within_the_bound_of_fp32(case_):
     assert np.max(bands["y"].bound) < 0.1 * np.max(np.abs(bands["y"].value))
 
 
-@TWO
+@SEVERAL
 def test_a_stack_keeps_float32(case_):
     """A worst-case bound grows some fivefold with each layer, and says nothing of eight in a row; this is a coarse check."""
     inputs = case_.draw(1)
@@ -71,7 +71,7 @@ def test_a_stack_keeps_float32(case_):
         assert np.max(np.abs(got[name] - x)) < 1e-3 * max(1.0, np.max(np.abs(x))), name
 
 
-@TWO
+@SEVERAL
 def test_the_strict_device_gives_the_values_of_a_stack(case_, strict):
     there, back = strict
     inputs = case_.draw(1)
@@ -84,7 +84,7 @@ def test_the_strict_device_gives_the_values_of_a_stack(case_, strict):
     assert too_far(case_.results(inputs, dy), bands) == {}
 
 
-@ONE
+@SHALLOW
 def test_the_strict_device_gives_float32_within_its_bound(case_, strict):
     there, back = strict
     inputs = case_.draw(1)
@@ -213,6 +213,8 @@ def test_axes_of_length_zero(case_):
             nothing["context"] = inputs.context[:0]
         if getattr(inputs, "positions", None) is not None:
             nothing["positions"] = np.take(inputs.positions, [], axis=axis)
+        if axis == 1 and getattr(inputs, "others", None) is not None:
+            nothing["others"] = tree.map(lambda mask: mask[:0, :0], inputs.others)
         empty = inputs._replace(**nothing)
         y, saved = case_.layer.forward(*empty)
         grads = case_.layer.vjp(saved, np.ones(y.shape))
