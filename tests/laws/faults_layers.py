@@ -51,4 +51,49 @@ SIZES = [
           'dense_weight(rng.at(f"w_{x}"), *shape)', "dense_weight(rng, *shape)"),
     Fault(LAW + "axes_of_length_zero", "the last of no rows", "refattn/ops/lookup.py", "if rows == 0:", "if rows < 0:"),
 ]
-OF_LAYERS = [*STACKED, *READINGS, *SIZES]
+STACK, CHECKPOINT, REVERSIBLE = LAYERS + "stack.py", LAYERS + "checkpoint.py", LAYERS + "reversible.py"
+CHUNKED, PARTS, SAVERS = LAYERS + "chunked_ff.py", LAYERS + "micro_batches.py", "test_savers.py::test_"
+WHOLE = [
+    Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "the last reader of shared parameters alone pulls",
+          STACK, "self.params[s] = tree.add(self.params[s], grads.params)", "self.params[s] = grads.params"),
+    Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "a tied table is pulled by the head alone",
+          LAYERS + "language_model.py", "table=table.table + of(head.w)", "table=of(head.w)"),
+    Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "x is read by one stream only", REVERSIBLE,
+          "sums.nest(dy1 + dy2, dnorm)", "sums.nest(dy1, dnorm)"),
+    Fault(LAW + "stated_costs_are_counted_ones", "the last checkpoint is said to be dropped", CHECKPOINT,
+          "kept = len(self._segments) * product(given.x)", "kept = (len(self._segments) - 1) * product(given.x)"),
+    Fault(LAW + "stated_parameters_are_those_of_init", "the last norm is said to be as wide as a stream", REVERSIBLE,
+          'self.inner.parameters(sizes, self._width(sizes["d"]))', "self.inner.parameters(sizes)"),
+    Fault(SAVERS + "checkpoints_change_no_bit", "segments go backward from their first layer", CHECKPOINT,
+          "for i in reversed(segment):", "for i in segment:"),
+    Fault(SAVERS + "chunks_of_positions_are_the_whole", "the last chunk alone pulls the parameters", CHUNKED,
+          "dparams = tree.add(dparams, grads.params)", "dparams = grads.params"),
+    Fault(SAVERS + "micro_batches_are_the_whole_batch", "gradients are the mean over parts", PARTS,
+          "None if cut else g)", "None if cut else g / self.parts)"),
+    Fault(SAVERS + "a_reversible_stack_has_the_gradients_of_one_that_keeps_everything", "inputs are off", REVERSIBLE,
+          "y = y - made", "y = y - 0.5 * made"),
+    Fault(SAVERS + "nothing_leaks_from_later_tokens_through_a_wrapper", "a query sees its successor",
+          "refattn/ops/visibility.py", "self.k_positions <= self.q_positions[..., at, :]",
+          "self.k_positions <= self.q_positions[..., at, :] + 1"),
+    Fault(SAVERS + "parameters_can_be_stored_and_read", "a row is stored as a plain tuple", "refattn/tree.py",
+          "lambda self: (row, (tuple(self),))", "lambda self: (tuple, (tuple(self),))"),
+]
+SAVED = [
+    Fault(SAVERS + "a_plain_stack_keeps_so_much_for_each_layer", "the norm saves means as wide as x",
+          "refattn/ops/layer_norm.py", "self.Saved(inputs, middle, rstd)", "self.Saved(inputs, middle + 0.0 * x, rstd)"),
+    Fault(SAVERS + "the_peak_of_a_reversible_stack_does_not_depend_on_its_depth", "every input that is recovered is kept",
+          REVERSIBLE, "            sums.add(i, self._gathered(",
+          '            sums.kept = [*getattr(sums, "kept", []), y1]\n            sums.add(i, self._gathered('),
+    Fault(SAVERS + "checkpoints_every_root_of_the_depth_need_its_root", "what was used is kept until its segment ends",
+          CHECKPOINT, "kept.pop()", "kept[i - segment[0]]"),
+    Fault(SAVERS + "the_price_is_one_more_forward", "every layer is run twice", CHECKPOINT,
+          "x = self.inner.step(i, inputs, x, block=block)[0]",
+          "x = self.inner.step(i, inputs, x + 0.0 * self.inner.step(i, inputs, x, block=block)[0], block=block)[0]"),
+    Fault(SAVERS + "micro_batches_that_accumulate_compute_nothing_twice", "a part goes forward twice", PARTS,
+          "y, kept = self.inner.forward(self._part(wide, at), block=block)",
+          "y, kept = (self.inner.forward(self._part(wide, at), block=block)[i] for i in (0, 1))"),
+    Fault(SAVERS + "the_hidden_layer_is_never_there_at_once", "nothing is cut", CHUNKED,
+          "return [slice(start, min(start + self.rows, n)) for start in range(0, max(n, 1), self.rows)]",
+          "return [slice(0, n)]"),
+]
+OF_LAYERS = [*STACKED, *READINGS, *SIZES, *WHOLE, *SAVED]
