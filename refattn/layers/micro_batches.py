@@ -71,14 +71,21 @@ class MicroBatches(Wrapper):
         return self._each(inputs, lambda x, cut: x[at, ...] if cut else x)
 
     def _sum(self, parts: Callable[[slice], Any], inputs: Any) -> Any:
-        """The gradients of all parts: those of batched inputs side by side, the others added."""
-        total, pieces = None, []
+        """The gradients of all parts: those of batched inputs side by side, the others added, one array at a time."""
+        total: list[Any] = []
+        pieces = []
         for at in self._cuts(tree.map(shape_of, inputs)):
             grads = parts(at)
-            total = tree.add(total, self._each(grads, lambda g, cut: None if cut else g))
             pieces.append(self._each(grads, lambda g, cut: g if cut else None))
-            del grads
-        return tree.add(total, _side_by_side(pieces))
+            rest = self._each(grads, lambda g, cut: None if cut else g)
+            shapes, leaves = tree.map(shape_of, rest), tree.leaves(rest)
+            del grads, rest
+            total = total or [None] * len(leaves)
+            for i, g in enumerate(leaves):
+                total[i] = tree.add(total[i], g)
+                leaves[i] = None
+            del g
+        return tree.add(tree.map(lambda _: total.pop(0), shapes), _side_by_side(pieces))
 
     @layer
     def forward(self, inputs: Any, *, block: Any) -> tuple[Array, Saved]:

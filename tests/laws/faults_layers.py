@@ -69,7 +69,7 @@ WHOLE = [
     Fault(SAVERS + "chunks_of_positions_are_the_whole", "the last chunk alone pulls the parameters", CHUNKED,
           "dparams = tree.add(dparams, grads.params)", "dparams = grads.params"),
     Fault(SAVERS + "micro_batches_are_the_whole_batch", "gradients are the mean over parts", PARTS,
-          "None if cut else g)", "None if cut else g / self.parts)"),
+          "total[i] = tree.add(total[i], g)", "total[i] = tree.add(total[i], g / self.parts)"),
     Fault(SAVERS + "a_reversible_stack_has_the_gradients_of_one_that_keeps_everything", "inputs are off", REVERSIBLE,
           "y = y - made", "y = y - 0.5 * made"),
     Fault(SAVERS + "nothing_leaks_from_later_tokens_through_a_wrapper", "a query sees its successor",
