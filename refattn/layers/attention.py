@@ -205,6 +205,23 @@ class Attention:
         params = self.Params(**grads, w_o=out.w, b_o=out.b, scheme=learned)
         return self.Inputs(dx, params, dcontext, given)
 
+    def replay(self, others: Any, saved: Saved) -> Any:
+        """What a second forward of almost the same x is given instead of `others`, so that the scheme decides as in `saved`.
+
+        Schemes whose values hang on decisions, as which bucket a key falls into, say so by a method of this name; None if
+        the scheme has no such decisions.
+        """
+        return self.scheme.replay(others, saved.scheme) if hasattr(self.scheme, "replay") else None
+
+    def replayed(self, shapes: Inputs) -> int:
+        """How many elements of decisions there are to be kept: the scheme's ``replayed``, of shapes of its inputs."""
+        if not hasattr(self.scheme, "replay"):
+            return 0
+        given = tree.map(shape_of, shapes)
+        extra = {name: leaf for nest in (given.params.scheme, given.others) for name, leaf in tree.items(nest)}
+        found: int = self.scheme.replayed(self.scheme.Inputs(**self._shapes(given), **extra))
+        return found
+
     def _rotated(self, arrays: dict[str, Array], positions: Array | None, sign: float) -> dict[str, Array]:
         """Heads (..., h, n, k) turned by their positions, or back (sign −1)."""
         if self.rotary is None:

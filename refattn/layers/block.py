@@ -150,6 +150,11 @@ class Block:
         outer = self.norm.vjp(before, inner.x)
         return outer.x, inner._replace(x=None), outer._replace(x=None)
 
+    def replayed(self, shapes: Inputs) -> int:
+        """How many elements of decisions attention keeps for a second forward of recovered inputs."""
+        found: int = self.attention.replayed(self.attention.Inputs(shapes.x, **self._reads("attention", shapes)))
+        return found
+
     @staticmethod
     def added(name: str, x: Array, y: Array) -> Array:
         if x.shape != y.shape:

@@ -31,7 +31,8 @@ Array = Any
 class Reversible(Wrapper):
     """inner: a Stack of "pre" blocks without cross-attention. join: what becomes of the two streams.
 
-    Whatever is random is an input, a dropout mask among ``others``: the second forward of a block reads the same.
+    Whatever is random is an input, a dropout mask among ``others``: the second forward of a block reads the same. What a
+    scheme decides by values, as buckets, is kept: recovered inputs differ by rounding, and might be decided otherwise.
     Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
     """
 
@@ -40,6 +41,7 @@ class Reversible(Wrapper):
         y1: Array  # (..., n, d)
         y2: Array
         norm: Any = None
+        replay: Any = None  # tree.row of what attention decided, as its `others`; None where it decides nothing
 
     inner: Any
     join: str = "concat"
@@ -76,9 +78,13 @@ class Reversible(Wrapper):
     def forward(self, inputs: Any, *, block: Any) -> tuple[Array, Saved]:
         """y, with the two streams after the last block."""
         y1 = y2 = inputs.x
+        decided = []
         for i, f in enumerate(self.inner.layers):
             given = self.inner.given(i, inputs, inputs.x)
-            y1 = f.added("attention", y1, f.branch("attention", given, y2, block=block)[0])
+            made, _, kept = f.branch("attention", given, y2, block=block)
+            decided.append(f.attention.replay(given.others, kept))
+            y1 = f.added("attention", y1, made)
+            del made, kept
             y2 = f.added("feed_forward", y2, f.branch("feed_forward", given, y1, block=block)[0])
         if self.join == "concat":
             d = y1.shape[-1]
@@ -87,7 +93,7 @@ class Reversible(Wrapper):
         else:
             joined = (y1 + y2) * 0.5
         y, norm = self.inner.last(inputs.params, joined)
-        return y, self.Saved(inputs, y1, y2, norm)
+        return y, self.Saved(inputs, y1, y2, norm, tree.row(decided) if any(x is not None for x in decided) else None)
 
     @layer
     def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Any:
@@ -95,7 +101,7 @@ class Reversible(Wrapper):
 
         dx₁ = t,   dx₂ = dy₂ + Fᵀ t at x₂;       dx = dx₁ + dx₂ of the first block, which reads x twice.
         """
-        inputs, y1, y2, norm = saved
+        inputs, y1, y2, norm, decided = saved
         pull, dnorm = self.inner.last_vjp(norm, dy)
         d = y1.shape[-1]
         dy1, dy2 = (pull[..., :d], pull[..., d:]) if self.join == "concat" else (pull * 0.5,) * 2
@@ -103,6 +109,8 @@ class Reversible(Wrapper):
         sums = self.inner.sums()
         for i in reversed(range(len(self.inner.layers))):
             given = self.inner.given(i, inputs, inputs.x)
+            if decided is not None and decided[i] is not None:
+                given = given._replace(others=decided[i])
             y2, dy1, feed = self._back(i, "feed_forward", given, y1, y2, dy2, dy1, block)
             y1, dy2, attention = self._back(i, "attention", given, y2, y1, dy1, dy2, block)
             sums.add(i, self._gathered(given, feed, attention))
@@ -128,11 +136,14 @@ class Reversible(Wrapper):
         """That of the blocks, and one more forward of them; two streams and their mean are kept, and what the norm saves."""
         given = tree.map(shape_of, shapes)
         out, nothing = self.result(given), Count(0, 0, 0)
+        decided = 0
         norm, total = self.inner.last_cost(given.params, out), Passes(nothing, nothing)
         for i, f in enumerate(self.inner.layers):
-            total += f.cost(self.inner.given(i, given, given.x))
+            part = self.inner.given(i, given, given.x)
+            total += f.cost(part)
+            decided += f.replayed(part)
         forward, backward = total.forward, total.backward
-        kept = 2 * product(given.x) + (product(out) if self.join == "mean" else 0) + norm.forward.saved
+        kept = 2 * product(given.x) + (product(out) if self.join == "mean" else 0) + norm.forward.saved + decided
         macs, exps = forward.macs + backward.macs, forward.exps + backward.exps
         return Passes(Count(forward.macs + norm.forward.macs, forward.exps + norm.forward.exps, kept),
                       Count(macs + norm.backward.macs, exps + norm.backward.exps, gradients_of(given, self.kinds)))

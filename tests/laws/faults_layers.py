@@ -72,6 +72,8 @@ WHOLE = [
           "total[i] = tree.add(total[i], g)", "total[i] = tree.add(total[i], g / self.parts)"),
     Fault(SAVERS + "a_reversible_stack_has_the_gradients_of_one_that_keeps_everything", "inputs are off", REVERSIBLE,
           "y = y - made", "y = y - 0.5 * made"),
+    Fault(SAVERS + "what_was_decided_is_not_decided_again", "what was decided is not handed on", REVERSIBLE,
+          "given = given._replace(others=decided[i])", "given = given._replace(others=given.others)"),
     Fault(SAVERS + "nothing_leaks_from_later_tokens_through_a_wrapper", "a query sees its successor",
           "refattn/ops/visibility.py", "self.k_positions <= self.q_positions[..., at, :]",
           "self.k_positions <= self.q_positions[..., at, :] + 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -223,3 +224,42 @@ def test_parameters_can_be_stored_and_read(case_):
     assert tree.names(again) == tree.names(params)
     for x, y in zip(tree.leaves(again), tree.leaves(params), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signed(Dense):
+    """A query sees the keys whose first number has the sign of its own: a decision, which it takes if it isn't told."""
+
+    taken: ClassVar[list[tuple[int, ...]]] = []
+
+    def forward(self, *inputs, block=None, **named):
+        given = self.Inputs(*inputs, **named)
+        if given.mask is None:
+            self.taken.append(given.q.shape)
+            given = given._replace(mask=(given.q[..., :1] >= 0.0) == (given.k[..., :1] >= 0.0)[..., None, :, 0])
+        return super().forward(*given, block=block)
+
+    def replay(self, given, saved):
+        return (self.Inputs(None, None, None) if given is None else given)._replace(mask=saved.inputs.mask)
+
+    def replayed(self, shapes):
+        return int(np.prod(shapes.q[:-1])) * shapes.k[-2]
+
+
+def test_what_was_decided_is_not_decided_again():
+    """Recovered inputs differ by rounding: what hangs on a sign, or on a bucket, is decided once for both passes."""
+    Signed.taken.clear()
+    stack = Stack((Block(Attention(Signed(), 3), FeedForward()),) * 3)
+    layer = Reversible(stack)
+    inputs = inputs_of(layer)
+    y, saved = layer.forward(*inputs)
+    assert len(Signed.taken) == 3
+    dy = short(9, "dy", *y.shape)
+    got = {"y": y} | {f"d{name}": g for name, g in tree.items(layer.vjp(saved, dy))}
+    assert len(Signed.taken) == 3
+    close(got, stored(stack, "concat", inputs, dy), 1e-11)
+    reading = load("counting")
+    with reading.counted() as tally:
+        kept = layer.forward(*reading.shaped(inputs))
+    assert tally.live == layer.cost(tree.map(np.shape, inputs)).forward.saved
+    assert kept
