@@ -103,9 +103,9 @@ def everything(layer: Any, sizes: Mapping[str, int], x: Shape) -> int:
 
     reading.new = made
     with reading.counted() as tally:
-        layer.forward(*reading.shaped(layer.Inputs(x, parameters(layer, sizes))))
-    arrays.clear()
-    return tally.live
+        layer.forward(*reading.shaped(layer.Inputs(x, parameters(layer, sizes))))  # `arrays` holds what it drops
+    live: int = tally.live
+    return live
 
 
 def batch_of(share: float, model: int, item: int) -> float:
