@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laws.cases import ALL
-from refattn import Dense, load, rng, tree
+from refattn import Dense, Linear, Local, Sparse, load, rng, tree
 from refattn.catalogue import ROWS
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -200,6 +200,7 @@ PLAIN = Attention(Dense(), 3)
 GATED = Block(Attention(Dense(causal=True), 2), FeedForward("silu", gated=True))
 THREE = (Block(PLAIN, FeedForward()), GATED, Block(PLAIN, FeedForward()))
 SHARED = Stack(THREE, LayerNorm(), share=(0, 1, 0))
+SCHEMES = Stack(tuple(Block(Attention(f, 3), FeedForward()) for f in (Sparse(Local(2, 0)), Linear(causal=True))))
 CHUNKED = Stack((Block(PLAIN, ChunkedFF(FeedForward(), 2)), GATED), RMSNorm())
 MODEL = {"d": D, "f": F, "v": 5, "L": 8}
 SINGLE = [
@@ -231,6 +232,8 @@ SINGLE = [
 DEEP = [  # several layers: a worst-case bound grows some fivefold with each, and says nothing of float32
     simple("stack-post", Stack((Block(PLAIN, FeedForward(), order="post"),) * 2), {"d": D, "f": F}),
     simple("stack-context", Stack((Block(PLAIN, FeedForward()), FeedForward())), {"d": D, "f": F, "c": C}, context=True),
+    simple("stack-of-schemes", SCHEMES, {"d": D, "f": F}),
+    simple("reversible-of-schemes", Reversible(SCHEMES), {"d": D, "f": F}),
     masked("stack-shared-masks", SHARED, {"d": D, "f": F}),
     masked("checkpoint-shared-masks", Checkpoint(SHARED, 2), {"d": D, "f": F}),
     masked("reversible-shared-masks", Reversible(Stack((THREE[0],) * 2, LayerNorm(), share=(0, 0))), {"d": D, "f": F}),
