@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from refattn.precision import PRESETS, Precision
     from refattn.schemes.dense import Dense
     from refattn.schemes.linear import Linear
+    from refattn.schemes.linformer import Linformer
     from refattn.schemes.sparse import Sparse
     from refattn.threads import get_threads, set_threads, warmup
 
@@ -92,6 +93,7 @@ _HOMES = {
     "refattn.schemes.dense": ("Dense",),
     "refattn.schemes.linear": ("Linear",),
     "refattn.schemes.sparse": ("Sparse",),
+    "refattn.schemes.linformer": ("Linformer",),
     "refattn.threads": ("get_threads", "set_threads", "warmup"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
@@ -123,6 +125,7 @@ __all__ = [
     "Identity",
     "LibraryError",
     "Linear",
+    "Linformer",
     "Local",
     "LocalBlocks",
     "LogSparse",

@@ -45,6 +45,7 @@ _RUNNING = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.3.1: O(N·C·M) ti
 _MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
 
 _WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
+_SLOTS = "Wang et al. 2020 (arXiv:2006.04768), §4: O(n·k) time and space, k slots fixed"
 
 STATED: Mapping[str, tuple[Stated, ...]] = {
     "dense": (
@@ -74,6 +75,15 @@ STATED: Mapping[str, tuple[Stated, ...]] = {
         Stated("elements moved by forward", "n", _RUNNING, blocked=True),
         Stated("peak elements of forward", "n", _RUNNING, blocked=True),
         Stated("peak elements of vjp", "n", _RUNNING, blocked=True),
+    ),
+    "linformer": (
+        Stated("multiply-adds of forward", "n", _SLOTS),
+        Stated("multiply-adds of vjp", "n", _SLOTS),
+        Stated("exponentials of forward", "n", _SLOTS),
+        Stated("elements moved by forward", "n", _SLOTS),
+        Stated("elements saved", "n", _SLOTS),
+        Stated("peak elements of forward", "n", _SLOTS),
+        Stated("peak elements of vjp", "n", _SLOTS),
     ),
 }
 """What each row of the catalogue is held to; a row that is not here is refused."""

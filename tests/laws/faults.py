@@ -6,12 +6,13 @@ The text that a fault replaces stands exactly once in its file; a change of that
 from __future__ import annotations
 
 from laws.faults_layers import OF_LAYERS
+from laws.faults_linformer import OF_SLOTS
 from laws.faults_operations import OPERATIONS, Fault
 from laws.faults_sparse import SPARSES
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
 HEADS, SOFTMAX, SCORES = "refattn/ops/heads.py", "refattn/ops/softmax.py", "refattn/ops/scores.py"
-BACKEND, PRECISION = "refattn/backend.py", "refattn/precision.py"
+BACKEND, PRECISION, ATTEND = "refattn/backend.py", "refattn/precision.py", "refattn/ops/attend.py"
 NUMPY, ARRAY_API = "backends/numpy_backend.py", "backends/array_api_backend.py"
 TILES, LISTS, ENGINE = "backends/numba_tiles.py", "backends/tile_lists.py", "backends/tile_engine.py"
 PRESETS = "_BF16, _FP16, _TF32, _FP32, _FP64 = 2.0**-8, 2.0**-11, 2.0**-11, 2.0**-24, 2.0**-53"
@@ -40,10 +41,10 @@ REPORTS = [
           "the width of all heads", DENSE,
           "        d = q.shape[-1]\n", "        d = q.shape[-1] * (q.shape[-3] if q.ndim > 2 else 1)\n"),
     Fault("test_bug_reports.py::test_lse_to_base_two_merged_as_a_natural_logarithm",
-          "lse to base two", DENSE,
+          "lse to base two", ATTEND,
           "c + xp.log(z))\n", "(c + xp.log(z)) / math.log(2.0))\n"),
     Fault("test_bug_reports.py::test_merging_a_chunk_that_sees_nothing",
-          "0 / 0 where nothing is seen", DENSE,
+          "0 / 0 where nothing is seen", ATTEND,
           "    none = z == 0.0\n", "    none = z < 0.0\n"),
     Fault("test_bug_reports.py::test_a_length_that_is_no_multiple_of_the_block",
           "the last block is left out unless it is full", "refattn/shapes.py",
@@ -55,7 +56,7 @@ REPORTS = [
           "or for and", VISIBILITY,
           "see & factor", "see | factor"),
     Fault("test_bug_reports.py::test_the_gradient_through_the_normaliser_is_lost",
-          "weights are taken for constants of the sum", DENSE,
+          "weights are taken for constants of the sum", ATTEND,
           "    ds = p * ((dp if keep is None else dp / keep_rate) - D)",
           "    ds = p * (dp if keep is None else dp / keep_rate)"),
     Fault("test_bug_reports.py::test_a_numpy_scalar_in_the_configuration_widens_every_result",
@@ -77,7 +78,7 @@ CAUSAL = [
           "a query sees its successor", VISIBILITY,
           "self.k_positions <= self.q_positions[..., at, :]", "self.k_positions <= self.q_positions[..., at, :] + 1"),
     Fault("test_causal.py::test_earlier_rows_pull_nothing_from_later_tokens",
-          "the backward forgets who saw whom", DENSE,
+          "the backward forgets who saw whom", ATTEND,
           "_rows_vjp(q[..., at, :], k, v, sink, _at(keep, at), see.rows(at),",
           "_rows_vjp(q[..., at, :], k, v, sink, _at(keep, at), None,"),
     Fault("test_causal.py::test_the_definition_sees_no_later_key",
@@ -101,10 +102,10 @@ COSTS = [
           "multiply-adds are counted as operations", "backends/counting_arithmetic.py",
           'r.add("macs", out.size * a.shape[-1])', 'r.add("macs", 2 * out.size * a.shape[-1])'),
     Fault("test_counted.py::test_shapes_are_those_of_values_and_definition_has_no_branch_on_data",
-          "a branch on data", DENSE,
+          "a branch on data", ATTEND,
           "    none = z == 0.0\n", "    none = (z == 0.0) & bool(xp.any(z == 0.0))\n"),
     Fault("test_counted.py::test_work_depends_on_block_only_as_stated_and_nothing_stays_alive",
-          "weights are kept after the call", DENSE,
+          "weights are kept after the call", ATTEND,
           "    e = weights(s, see, c)\n", "    e = _rows.kept = weights(s, see, c)\n"),
     Fault("test_counted.py::test_peak_is_an_upper_bound_that_is_not_idle",
           "two tiles of the backward are forgotten", DENSE,
@@ -145,16 +146,16 @@ SAVED = [
 ]
 TEXTS = [
     Fault("test_definition.py::test_forward_equals_definition",
-          "what dropout keeps is not made up for", DENSE,
+          "what dropout keeps is not made up for", ATTEND,
           "(z if keep is None else z * keep_rate), lse", "z, lse"),
     Fault("test_definition.py::test_block_does_not_matter",
-          "gradients of keys are those of the last block", DENSE,
+          "gradients of keys are those of the last block", ATTEND,
           "return part if total is None else total + part", "return part"),
     Fault("test_vjp.py::test_vjp_is_the_adjoint_of_the_derivative",
           "the slope of the softcap lacks a square", SCORES,
           "ds * (1.0 - bent * bent)", "ds * (1.0 - bent)"),
     Fault("test_vjp.py::test_the_vjp_is_linear_in_its_cotangents",
-          "dlse replaces do·o", DENSE,
+          "dlse replaces do·o", ATTEND,
           "D if dlse is None else D - xp.where(none, 0.0, dlse)", "D if dlse is None else -xp.where(none, 0.0, dlse)"),
     Fault("test_strict.py::test_texts_run_on_the_strict_device_with_equal_values",
           "new arrays are made on the host", ARRAY_API,
@@ -163,7 +164,7 @@ TEXTS = [
           "the first array decides", BACKEND,
           "if found is not None and found.name != other.name:", "if False:"),
     Fault("test_strict.py::test_nothing_waits_for_the_device",
-          "whether any row is empty is asked of the device", DENSE,
+          "whether any row is empty is asked of the device", ATTEND,
           "    z = xp.where(none, 1.0, z)\n    lse", "    z = xp.where(none, 1.0, z) if xp.any(none) else z\n    lse"),
     Fault("test_overrides.py::test_an_override_is_the_generic_text",
           "overrides are never looked up", "refattn/kernels.py",
@@ -175,24 +176,24 @@ TEXTS = [
           "declining is not understood", "refattn/kernels.py",
           "if out is NotImplemented else out", "if override is None else out"),
     Fault("test_permutation.py::test_keys_may_be_permuted",
-          "the first key counts twice in the normaliser, the last one not", DENSE,
+          "the first key counts twice in the normaliser, the last one not", ATTEND,
           NORMALISER, "    z = xp.sum(e[..., :-1], axis=-1, keepdims=True) + e[..., :1]\n"),
     Fault("test_permutation.py::test_queries_permute_with_their_rows",
           "all queries of a block have the mask of the first", VISIBILITY,
           "factors.append(query_rows(self.mask, at))", "factors.append(self.mask[..., at.start : at.start + 1, :])"),
     Fault("test_rows_sum.py::test_ones_come_out_as_ones",
-          "an epsilon in the denominator", DENSE,
+          "an epsilon in the denominator", ATTEND,
           NORMALISER, "    z = xp.sum(e, axis=-1, keepdims=True) + 1e-9\n"),
     Fault("test_rows_sum.py::test_values_receive_what_their_rows_pull",
-          "weights of the backward are not normalised", DENSE,
+          "weights of the backward are not normalised", ATTEND,
           "    p = weights(s, see, lse)\n", "    p = weights(s, see, row_max(s, see))\n"),
 ]
 EDGES = [
     Fault("test_edges.py::test_rows_that_see_nothing_are_zero_and_pull_nothing",
-          "0 times an infinite cotangent", DENSE,
+          "0 times an infinite cotangent", ATTEND,
           "    o, do = xp.where(none, 0.0, o), xp.where(none, 0.0, do)\n", ""),
     Fault("test_edges.py::test_poison_in_slots_that_nobody_sees_changes_nothing",
-          "0 times NaN in a product", DENSE,
+          "0 times NaN in a product", ATTEND,
           "    q, k, v = _select(see, q, k, v)\n    s, _", "    s, _"),
     Fault("test_edges.py::test_some_slots_are_seen_by_nobody",
           "an instrument that sees everything", "tests/laws/seen.py",
@@ -210,7 +211,7 @@ EDGES = [
           "x = np.broadcast_to(x.sum(0, keepdims=True), x.shape) if 0 in like.strides[:1] else x\n"
           "        return x.astype(like.dtype, copy=False)"),
     Fault("test_layouts.py::test_nothing_that_is_given_is_written_and_results_are_new_memory",
-          "cotangents are scaled where they lie", DENSE,
+          "cotangents are scaled where they lie", ATTEND,
           "    q, k, v = _select(see, q, k, v)\n    o, do", "    q, k, v = _select(see, q, k, v)\n    do *= 1.0\n    o, do"),
 ]
 BITS = [
@@ -228,12 +229,12 @@ BITS = [
           "return x.astype(like.dtype, copy=False)",
           "return (x.astype(np.float16) if like.dtype.name in HALF else x).astype(like.dtype, copy=False)"),
     Fault("test_determinism.py::test_the_same_bits_every_time",
-          "sums run forwards and backwards in turn", DENSE,
+          "sums run forwards and backwards in turn", ATTEND,
           NORMALISER,
           '    _rows.calls = getattr(_rows, "calls", 0) + 1\n'
           "    z = xp.sum(xp.flip(e, axis=-1) if _rows.calls % 2 else e, axis=-1, keepdims=True)\n"),
     Fault("test_determinism.py::test_the_same_bits_from_several_threads_at_once",
-          "threads share a scratch array", DENSE,
+          "threads share a scratch array", ATTEND,
           "    c = row_max(s, see, sink)\n",
           '    _rows.s = s\n    __import__("time").sleep(1e-4)\n    s = _rows.s\n    c = row_max(s, see, sink)\n'),
     Fault("test_determinism.py::test_a_reading_in_one_thread_is_not_seen_in_another",
@@ -257,7 +258,7 @@ READINGS = [
           "s = xp.sum(k * q, axis=-1) * self._scale(q)",
           "s = xp.sum(k * q, axis=-1) * (self.scale or max(q.shape[-1], 1) ** -0.5)"),
     Fault("test_readings.py::test_the_vjp_is_what_jax_differentiates_forward_to",
-          "the gradient of the sink has the wrong sign", DENSE,
+          "the gradient of the sink has the wrong sign", ATTEND,
           "-xp.exp(sink - lse) * D", "xp.exp(sink - lse) * D"),
     Fault("test_readings.py::test_an_exponential_wrong_in_the_thirteenth_digit_is_outside",
           "float64 is said to round to 44 bits", PRECISION,
@@ -377,7 +378,7 @@ OF_SUMS = [  # the same laws on linear attention
 ]
 FAULTS = [
     *BATCH, *REPORTS, *CAUSAL, *COSTS, *SAVED, *TEXTS, *EDGES, *BITS, *READINGS,
-    *OF_HEADS, *OF_TILES,
+    *OF_HEADS, *OF_TILES, *OF_SLOTS,
     *STREAMS, *OF_SUMS,
     *PATTERNS,
     *OPERATIONS,

@@ -7,6 +7,8 @@ import numpy as np
 
 def ordered(scheme, inputs):
     """The letters of the axes whose order means something: positions that are given travel with their tokens."""
+    if getattr(scheme, "projection", "linear") != "linear":  # neighbours are summed up
+        return {"m"}
     if not getattr(scheme, "causal", False):
         return set()
     given = {"n": getattr(inputs, "q_positions", None), "m": getattr(inputs, "k_positions", None)}

@@ -9,7 +9,7 @@ import pytest
 
 from laws.bounds import case as make
 from laws.bounds import defined, outside, results
-from laws.cases import ALL
+from laws.cases import ALL, CASES, PAIRED
 from laws.order import needs_align
 from laws.seen import key_heads, pairs
 from refattn import rng, tree
@@ -34,6 +34,7 @@ def equal(got, want):
         np.testing.assert_array_equal(got[name], x, err_msg=name)
 
 
+@pytest.mark.parametrize(("row", "variant"), PAIRED)
 def test_rows_that_see_nothing_are_zero_and_pull_nothing(row, variant, case):
     """Bit for bit: whatever their cotangents are, even infinite."""
     scheme, blind = case.scheme, ~pairs(case.scheme, case.inputs).any(axis=-1)
@@ -55,6 +56,7 @@ def test_rows_that_see_nothing_are_zero_and_pull_nothing(row, variant, case):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("row", "variant"), PAIRED)
 def test_poison_in_slots_that_nobody_sees_changes_nothing(row, variant, case, poison):
     """In queries that see nothing, keys that no query of their head sees, and score terms of pairs that are not seen."""
     scheme, seen = case.scheme, pairs(case.scheme, case.inputs)
@@ -75,8 +77,11 @@ def test_poison_in_slots_that_nobody_sees_changes_nothing(row, variant, case, po
 
 def test_some_slots_are_seen_by_nobody():
     """Else the laws above would say nothing."""
+    assert {p.values[0].name for p in CASES} - {p.values[0].name for p in PAIRED} == {"linformer"}
     for row in ROWS:
-        found = [pairs(v.scheme, row.draw(v, 1)) for v in row.variants]
+        found = [pairs(p.values[1].scheme, row.draw(p.values[1], 1)) for p in PAIRED if p.values[0] is row]
+        if not found:
+            continue
         assert sum(not seen.any(axis=-1).all() for seen in found) >= 3, row.name
         assert sum(not seen.any(axis=-2).all() for seen in found) >= 3, row.name
 
@@ -92,7 +97,7 @@ def test_axes_of_length_zero(row, small):
         if x.dtype.kind == "f":
             assert got[f"d{name}"].shape == x.shape
             assert np.isfinite(got[f"d{name}"]).all()
-    if small.sizes.get("m") == 0:
+    if small.sizes.get("m") == 0 and "s" not in small.sizes:  # slots of no token are there, and zero
         assert not got["o"].any()
         assert "sink" in small.given or "lse" not in got or (got["lse"] == -np.inf).all()
 
