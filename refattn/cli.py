@@ -147,13 +147,16 @@ def _verify_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", metavar="NAME", nargs="?", help="a claim; without it they are listed")
     p.add_argument("--png", metavar="FILE", help="write a plot (needs the extra 'plot')")
     p.add_argument("--json", metavar="FILE", help="write what was measured as JSON")
+    seeds = p.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, metavar="N", help="draw with this seed instead of always the same one")
+    seeds.add_argument("--fresh", action="store_true", help="draw with a seed that nobody chose, and print it")
 
 
 def _verify(args: argparse.Namespace) -> int:
     from refattn.verify import command
 
     refuse_files({"--png": args.png, "--json": args.json})
-    return command.main(args.name, png=args.png, json=args.json)
+    return command.main(args.name, png=args.png, json=args.json, seed=args.seed, fresh=args.fresh)
 
 
 def _block(text: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,8 +12,11 @@ from refattn.verify.claim import Claim, Curve, Picture
 
 __all__ = ["Claim", "Curve", "Picture", "claims", "verify"]
 
-_CLAIMS = {"growth": "how work and memory of each scheme grow with n, derived from exact counts"}
-"""A module ``refattn.verify.<name>`` with ``run() -> tuple[Claim, ...]`` for each name."""
+_CLAIMS = {
+    "growth": "how work and memory of each scheme grow with n, derived from exact counts",
+    "jl": "random projections: laws of lengths and products, bounds on them, and what dimension which formula asks for",
+}
+"""A module ``refattn.verify.<name>`` with ``run() -> tuple[Claim, ...]`` for each name; ``run(seed=0)`` if it draws."""
 
 
 def claims() -> Mapping[str, str]:
@@ -20,16 +24,18 @@ def claims() -> Mapping[str, str]:
     return MappingProxyType(_CLAIMS)
 
 
-def verify(name: str) -> tuple[Claim, ...]:
-    """Run the test called `name` and return its claims.
+def verify(name: str, seed: int | None = None) -> tuple[Claim, ...]:
+    """Run the test called `name` and return its claims; `seed`: of what it draws, None for the one that it always takes.
 
     Raises
     ------
     UsageError
-        If there is no such test; the message lists those there are.
+        If there is no such test, which lists those there are, or it draws nothing that a seed would change.
     """
     if name not in _CLAIMS:
         raise UsageError(f"no claim is called {name!r}; there are {', '.join(_CLAIMS)}")
     run = importlib.import_module(f"refattn.verify.{name}").run
-    found: tuple[Claim, ...] = tuple(run())
+    if seed is not None and "seed" not in inspect.signature(run).parameters:
+        raise UsageError(f"{name} draws nothing: a seed would change nothing")
+    found: tuple[Claim, ...] = tuple(run() if seed is None else run(seed=seed))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
+import secrets
 from pathlib import Path
 
 from refattn import _version
@@ -10,8 +11,11 @@ from refattn.errors import UsageError
 from refattn.verify import claims, verify
 
 
-def main(name: str | None = None, *, png: str | Path | None = None, json: str | Path | None = None) -> int:
-    """Exit status of ``refattn verify [NAME] [--png F] [--json F]``: 0 everything as stated, 1 something is not.
+def main(name: str | None = None, *, png: str | Path | None = None, json: str | Path | None = None,
+         seed: int | None = None, fresh: bool = False) -> int:
+    """Exit status of ``refattn verify [NAME] [--png F] [--json F] [--seed N | --fresh]``: 1 if something is not as stated.
+
+    seed: of what is drawn; fresh: one that nobody chose, which is printed first.
 
     Raises
     ------
@@ -27,13 +31,17 @@ def main(name: str | None = None, *, png: str | Path | None = None, json: str | 
         for known, sentence in claims().items():
             print(f"{known:<{width}}  {sentence}")
         return 0
-    found = verify(name)
+    if fresh:
+        seed = secrets.randbelow(2**32)
+        print(f"seed {seed}\n")
+    found = verify(name, seed)
     for claim in found:
         print(claim, end="\n\n")
     wrong = [claim.name for claim in found if not claim.as_stated]
     print(f"{len(found) - len(wrong)} of {len(found)} as stated" + (f"; not: {', '.join(wrong)}" if wrong else ""))
     if json is not None:
-        record = {"refattn": _version.__version__, "name": name, "claims": [claim.to_json() for claim in found]}
+        shown = [claim.to_json() for claim in found]
+        record = {"refattn": _version.__version__, "name": name, "seed": seed, "claims": shown}
         Path(json).write_text(encoder.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if png is not None:
         from refattn.verify.chart import save

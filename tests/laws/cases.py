@@ -8,7 +8,6 @@ from refattn.catalogue import ROWS
 
 ALL = [(row, variant) for row in ROWS for variant in row.variants]
 CASES = [pytest.param(row, v, id=f"{row.name}-{i}-{v}") for row in ROWS for i, v in enumerate(row.variants)]
-
 PAIRED = [p for p in CASES if not hasattr(p.values[1].scheme, "projection")]
 """Those whose queries see tokens, not slots that are mixtures of all tokens."""
 

@@ -53,6 +53,9 @@ def test_a_claim_prints_its_numbers_and_its_source() -> None:
     ]
     exact = replace(CLAIM, bound="n²", measured=12345678, trials=1, false_alarm=0.0)
     assert str(exact).splitlines()[1:3] == ["    bound     n²", "    measured  12,345,678   (1 trial, exact)"]
+    strong = str(replace(CLAIM, power="a chance of 0.02")).splitlines()
+    assert strong[3] == "    power     a chance of 0.02 would have been caught"
+    assert len(strong) == 5
 
 
 def test_json_has_every_field_but_the_picture() -> None:
@@ -116,7 +119,7 @@ def coins(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
     assert command.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "coins"]
+    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "jl", "coins"]
 
 
 def test_the_command_runs_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
@@ -134,6 +137,23 @@ def test_one_claim_that_is_not_as_stated_makes_status_1(capsys: pytest.CaptureFi
     coins += [replace(CLAIM, name="dice", holds=True), CLAIM]
     assert command.main("coins") == 1
     assert capsys.readouterr().out.endswith("1 of 2 as stated; not: coins\n")
+
+
+def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, coins: list[Claim]
+) -> None:
+    with pytest.raises(UsageError, match="coins draws nothing: a seed would change nothing"):
+        command.main("coins", seed=3)
+    asked: list[int] = []
+    drawing = SimpleNamespace(run=lambda seed=0: (asked.append(seed), (replace(CLAIM, holds=True),))[1])
+    monkeypatch.setitem(sys.modules, "refattn.verify.coins", drawing)  # type: ignore[arg-type]
+    assert command.main("coins", seed=3, json=tmp_path / "c.json") == 0
+    assert json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["seed"] == 3
+    assert command.main("coins") == 0
+    capsys.readouterr()
+    assert command.main("coins", fresh=True) == 0
+    assert asked[:2] == [3, 0]
+    assert capsys.readouterr().out.startswith(f"seed {asked[2]}\n")
 
 
 def test_a_name_that_does_not_exist_and_a_file_for_no_name_are_usage_errors(tmp_path: Path) -> None:
