@@ -7,6 +7,7 @@ but works key by key. Which of them is cheaper is estimated from some blocks of 
 from __future__ import annotations
 
 import functools
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -67,20 +68,29 @@ class TiledRows:
 
     def height(self, rows: Any) -> int | None:
         """The height at which tiles cost least, None if they cost more than entries."""
-        best = min(self.heights, key=lambda h: self._cost(rows, h))
-        return best if self._cost(rows, best) <= self.entry * rows.nnz else None
+        costs = {height: self._cost(rows, height) for height in self.heights}
+        best = min(costs, key=lambda height: costs[height])
+        return best if costs[best] <= self.entry * rows.nnz else None
 
     def _cost(self, rows: Any, height: int) -> float:
         """Of all tiles of one height: of the first and the last block of queries, and of seven in between for the others."""
         starts = range(0, rows.n, height)
-        ends, inner = {*starts[:1], *starts[-1:]}, starts[1:-1]
+        ends, inner = [*{*starts[:1], *starts[-1:]}], starts[1:-1]
         chosen = inner[len(inner) // 14:: max(1, len(inner) // 7)]
-        between = sum(self._block(rows, i, height) for i in chosen) * len(inner) / max(len(chosen), 1)
-        return between + sum(self._block(rows, i, height) for i in ends)
+        enough, between = 2.0 * self.entry * rows.nnz / max(len(inner), 1), 0.0
+        for i in chosen:
+            between += self._block(rows, i, height, enough) * (len(inner) / len(chosen))
+        ends = [] if between == math.inf else ends
+        return between + sum(self._block(rows, i, height, self.entry * rows.nnz) for i in ends)
 
-    def _block(self, rows: Any, first: int, height: int) -> float:
-        cut = rows.rectangles(first, min(height, rows.n - first), height)
-        return float(sum((q1 - q0) * (k1 - k0) + self.tile for q0, q1, k0, k1, _ in cut))
+    def _block(self, rows: Any, first: int, height: int, enough: float) -> float:
+        """Of the tiles of one block; ∞ once they cost more than `enough`: scattered keys make too many to look at all."""
+        cost = 0.0
+        for q0, q1, k0, k1, _ in rows.rectangles(first, min(height, rows.n - first), height):
+            cost += (q1 - q0) * (k1 - k0) + self.tile
+            if cost > enough:
+                return math.inf
+        return cost
 
 
 @functools.lru_cache(32)

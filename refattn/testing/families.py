@@ -213,6 +213,14 @@ def _padding(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["key_valid"] = np.arange(sizes["m"]) < lengths[:, None]
 
 
+@family("padded item", "an item all of whose keys are padding", "NaN or the mean of V comes out of items that are empty", {
+    "pow2": sizes(3, 2, 2, 64, 64, 64, 64), "odd": sizes(2, 3, 3, 37, 37, 24, 20)}, applies=lambda want: want.takes("key_valid"),
+    fits=lambda want, sizes: aligned(want, sizes) and sizes["b"] > 1)  # fmt: skip
+def _padded_item(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    _padding(g, x, sizes, want)
+    x["key_valid"] = x["key_valid"] & (np.arange(sizes["b"]) != 1)[:, None]
+
+
 @family("segments", "packed sequences", "one sequence reads its neighbour", applies=lambda want: want.takes("segment_ids"),
         fits=lambda want, sizes: aligned(want, sizes) and (want.takes("kv_segment_ids") or sizes["n"] == sizes["m"]))  # fmt: skip
 def _segments(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:

@@ -219,7 +219,8 @@ def test_arrays_know_their_reading(reading: Any) -> None:
     x = reading.lift(np.ones(3))
     assert of(x) is reading
     assert of(x + 1.0) is reading
-    assert (reading.name, reading.block, set(reading.kernels)) == ("rounding", None, {"erf", "sum_rows"})
+    assert (reading.name, reading.block) == ("rounding", None)
+    assert set(reading.kernels) == {"erf", "sum_rows", "spread", "turn", "rectangle", "row_sum", "row_sums"}
     assert reading.host(x) is x.value
 
 

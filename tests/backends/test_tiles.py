@@ -222,11 +222,9 @@ loaded = lambda: "numba" in sys.modules
 print(loaded(), Dense()(short, short, short).sum(), loaded(), Dense()(long, long, long).sum(), loaded())
 """
 CACHED = """
-from refattn import warmup
 from refattn.backends import tile_engine
-warmup()
-kernels = [tile_engine._kernel(w, t) for w in ("forward", "backward") for t in ("float32", "float64")]
-print(sum(sum(k.stats.cache_hits.values()) for k in kernels), sum(sum(k.stats.cache_misses.values()) for k in kernels))
+kernel = tile_engine._kernel("forward", "float32")
+print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 
 
@@ -242,8 +240,8 @@ def test_numba_is_loaded_by_the_first_kernel_that_runs() -> None:
 
 
 def test_a_second_process_reads_the_kernels_from_the_cache(tmp_path: Path) -> None:
-    assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["0", "4"]
-    assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["4", "0"]
+    assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["0", "1"]
+    assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["1", "0"]
 
 
 def test_the_exponential() -> None:
