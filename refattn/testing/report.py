@@ -210,12 +210,12 @@ def _cases(report: Report, verbose: bool) -> Iterator[str]:
     if verbose and passed:
         yield "\n".join(["Cases that pass", *_table(passed)])
     elif passed and bad:
-        largest = max(_worst_ratio(c) for c in passed)
+        largest = max(map(_worst_finite, passed))
         verb = "passes" if len(passed) == 1 else "pass"
         yield f"{_count(len(passed), 'other case')} {verb}; the largest error there is {_short(largest)} of its bound."
     elif passed:
-        closest = max(passed, key=_worst_ratio)
-        yield f"The largest error is {_short(_worst_ratio(closest))} of its bound, in {closest.case}."
+        closest = max(passed, key=_worst_finite)
+        yield f"The largest error is {_short(_worst_finite(closest))} of its bound, in {closest.case}."
 
 
 def _grouped(cases: list[CaseVerdict], usual: Level) -> str:
@@ -239,6 +239,11 @@ def _different(bad: list[CaseVerdict]) -> list[CaseVerdict]:
 
 def _worst_ratio(case: CaseVerdict) -> float:
     return max((t.max_ratio for t in case.tensors), default=0.0)
+
+
+def _worst_finite(case: CaseVerdict) -> float:
+    """The same among finite numbers: what spreads from NaN is told as a warning of its own."""
+    return max((t.max_ratio for t in case.tensors if math.isfinite(t.max_ratio)), default=0.0)
 
 
 def case_text(case: CaseVerdict) -> str:
@@ -289,12 +294,18 @@ def _table(cases: list[CaseVerdict]) -> Iterator[str]:
 
 def _warnings(report: Report, verbose: bool) -> str:
     found = [(c, t) for c in report.cases for t in c.tensors if t.level == Level.WARN and c.level <= Level.WARN]
-    if not found:
-        return ""
-    lines = [f"  {t.tensor} of {c.case}: {_REASONS.get(t.reason, t.reason)} (rms {_short(t.rms)})" for c, t in found]
-    rest = [] if verbose or len(lines) <= SHOWN else [f"  and {len(lines) - SHOWN} more (--verbose)"]
-    head = "Warnings: inside the bound, yet not how rounding errors look"
-    return "\n".join([head, *(lines[:SHOWN] if rest else lines), *rest])
+    kinds = {
+        "Warnings: inside the bound, yet not how rounding errors look":
+            [f"  {t.tensor} of {c.case}: {_REASONS.get(t.reason, t.reason)} (rms {_short(t.rms)})"
+             for c, t in found if math.isfinite(t.max_ratio)],
+        "Warnings: NaN in keys and values that nobody may see reaches results, as in many kernels (--strict: a failure)":
+            [f"  {t.tensor} of {c.case}: {t.where or 'somewhere'}" for c, t in found if not math.isfinite(t.max_ratio)],
+    }
+    lines = []
+    for head, told in kinds.items():
+        rest = [] if verbose or len(told) <= SHOWN else [f"  and {len(told) - SHOWN} more (--verbose)"]
+        lines += [head, *(told[:SHOWN] if rest else told), *rest] if told else []
+    return "\n".join(lines)
 
 
 def _not_judged(report: Report) -> str:

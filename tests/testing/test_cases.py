@@ -178,6 +178,12 @@ def test_families_do_what_their_flag_says() -> None:
     assert np.ptp(found["constant v/odd"].inputs.v, axis=-2).max() == 0
 
 
+def test_an_item_of_padding_alone_is_among_the_cases_of_key_validity():
+    for family in ("padded item/pow2", "padded item/odd"):
+        (case,) = (c for c in cases(Dense(), "float32", frozenset({"q", "k", "v", "key_valid"})) if c.id == family)
+        assert case.inputs.key_valid.any(axis=-1).tolist() == [i != 1 for i in range(case.sizes["b"])]
+
+
 def test_poison_is_where_no_query_looks_and_only_warns() -> None:
     for c in drawn("everything", "float32", "family=poison"):
         hidden = ~c.inputs.key_valid[:, None, :, None]
