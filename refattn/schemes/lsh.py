@@ -287,7 +287,8 @@ class LSH:
         """(items, r, n), given or hashed."""
         given = inputs.buckets
         if given is None:
-            given = angular_hash(inputs.qk, inputs.rotations, self.factors)
+            x = inputs.qk if inputs.key_valid is None else of(inputs.qk).xp.reshape(self._items(inputs)[0], inputs.qk.shape)
+            given = angular_hash(x, inputs.rotations, self.factors)
         return _joined(given, inputs)
 
     @property
