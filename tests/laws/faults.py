@@ -11,6 +11,7 @@ from laws.faults_operations import OPERATIONS, Fault
 from laws.faults_sparse import SPARSES
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
+LSH, SLOTS = "refattn/schemes/lsh.py", "refattn/ops/slots.py"
 HEADS, SOFTMAX, SCORES = "refattn/ops/heads.py", "refattn/ops/softmax.py", "refattn/ops/scores.py"
 BACKEND, PRECISION, ATTEND = "refattn/backend.py", "refattn/precision.py", "refattn/ops/attend.py"
 NUMPY, ARRAY_API = "backends/numpy_backend.py", "backends/array_api_backend.py"
@@ -376,6 +377,23 @@ OF_SUMS = [  # the same laws on linear attention
           "the kernel's state lacks the chunk before", MIXER,
           "        if step < count - 1:\n", "        if step < count - 2:\n"),
 ]
+OF_HASHES = [
+    Fault("test_vjp.py::test_vjp_is_the_adjoint_of_the_derivative",
+          "the length that a key is divided by is taken for a constant", LSH,
+          "dk = (dk - k * xp.sum(k * dk, axis=-1, keepdims=True)) / root", "dk = dk / root"),
+    Fault("test_definition.py::test_forward_equals_definition",
+          "a window does not wrap around the end of all rounds", SLOTS,
+          'moved = _moved(x, 1 if window.wrap == "rounds" else rounds, o)', "moved = _moved(x, rounds, o)"),
+    Fault("test_counted.py::test_stated_costs_are_counted_ones",
+          "the exponentials that merge rounds are not stated", LSH,
+          "pairs + tokens * rounds, tokens", "pairs, tokens"),
+    Fault("test_edges.py::test_poison_in_slots_that_nobody_sees_changes_nothing",
+          "padding keeps what it holds, and is multiplied by 0", LSH,
+          "return where(valid[:, :, None], x, 0.0), where(valid[:, :, None], v, 0.0), valid", "return x, v, valid"),
+    Fault("test_rows_sum.py::test_ones_come_out_as_ones",
+          "rounds are added without their gauges", SOFTMAX,
+          "return xp.sum(w * o, axis=1) / z,", "return xp.sum(o, axis=1) / z,"),
+]
 FAULTS = [
     *BATCH, *REPORTS, *CAUSAL, *COSTS, *SAVED, *TEXTS, *EDGES, *BITS, *READINGS,
     *OF_HEADS, *OF_TILES, *OF_SLOTS,
@@ -383,5 +401,6 @@ FAULTS = [
     *PATTERNS,
     *OPERATIONS,
     *SPARSES,
+    *OF_HASHES,
     *OF_LAYERS,
 ]
