@@ -43,7 +43,7 @@ def test_expressions_name_patterns_too():
     assert scheme_or_pattern("Local.total(5) | ~All()") == Local(2, 2) | ~All()
     heads = Heads((All(),))
     assert scheme_or_pattern(heads) is heads
-    with pytest.raises(OptionError, match="3 is neither a scheme nor a pattern; there is Dense, Sparse, Linear, Linformer, LSH"):
+    with pytest.raises(OptionError, match="3 is neither a scheme nor a pattern; there is Dense, Sparse, Linear, Linformer"):
         scheme_or_pattern("3")
     with pytest.raises(OptionError, match="& has no meaning for Dense and Local"):
         scheme_or_pattern("Dense() & Local(1, 1)")

@@ -27,6 +27,12 @@ def test_every_law_holds(claims: dict[str, Any]) -> None:
     assert claims["2w buckets"].trials == 21 * lsh.TRIALS
 
 
+def test_another_seed_draws_something_else(claims: dict[str, Any]) -> None:
+    others = {claim.name.removeprefix("lsh: "): claim for claim in verify("lsh", seed=1)}
+    assert all(claim.as_stated for claim in others.values())
+    assert others["width"].picture != claims["width"].picture
+
+
 def test_the_integral_against_draws_of_its_own() -> None:
     """2w P(S and T of the first column are larger than all others in size), normal numbers drawn without any hash."""
     draws, n = rng.stream(1, "integral"), 400_000
@@ -74,6 +80,6 @@ def test_a_hash_with_a_mistake_is_found(law: str, fault: Callable[..., Any], mon
 
 
 def test_two_meetings_in_a_hundred_more_are_found() -> None:
-    right = lsh.measured("two", math.pi / 4, 1)
+    right = lsh.measured(0, "two", math.pi / 4, 1)
     assert right.p > lsh.LEVEL
     assert replace(right, met=right.met + right.trials // 50).p < lsh.LEVEL
