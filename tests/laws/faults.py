@@ -5,13 +5,13 @@ The text that a fault replaces stands exactly once in its file; a change of that
 
 from __future__ import annotations
 
+from laws.faults_hashes import OF_HASHES
 from laws.faults_layers import OF_LAYERS
 from laws.faults_linformer import OF_SLOTS
 from laws.faults_operations import OPERATIONS, Fault
 from laws.faults_sparse import SPARSES
 
 DENSE, BASE, VISIBILITY = "refattn/schemes/dense.py", "refattn/schemes/base.py", "refattn/ops/visibility.py"
-LSH, SLOTS = "refattn/schemes/lsh.py", "refattn/ops/slots.py"
 HEADS, SOFTMAX, SCORES = "refattn/ops/heads.py", "refattn/ops/softmax.py", "refattn/ops/scores.py"
 BACKEND, PRECISION, ATTEND = "refattn/backend.py", "refattn/precision.py", "refattn/ops/attend.py"
 NUMPY, ARRAY_API = "backends/numpy_backend.py", "backends/array_api_backend.py"
@@ -376,23 +376,6 @@ OF_SUMS = [  # the same laws on linear attention
     Fault("test_overrides.py::test_an_override_is_the_generic_text",
           "the kernel's state lacks the chunk before", MIXER,
           "        if step < count - 1:\n", "        if step < count - 2:\n"),
-]
-OF_HASHES = [
-    Fault("test_vjp.py::test_vjp_is_the_adjoint_of_the_derivative",
-          "the length that a key is divided by is taken for a constant", LSH,
-          "dk = (dk - k * xp.sum(k * dk, axis=-1, keepdims=True)) / root", "dk = dk / root"),
-    Fault("test_definition.py::test_forward_equals_definition",
-          "a window does not wrap around the end of all rounds", SLOTS,
-          'moved = _moved(x, 1 if window.wrap == "rounds" else rounds, o)', "moved = _moved(x, rounds, o)"),
-    Fault("test_counted.py::test_stated_costs_are_counted_ones",
-          "the exponentials that merge rounds are not stated", LSH,
-          "pairs + tokens * rounds, tokens", "pairs, tokens"),
-    Fault("test_edges.py::test_poison_in_slots_that_nobody_sees_changes_nothing",
-          "padding keeps what it holds, and is multiplied by 0", LSH,
-          "return where(valid[:, :, None], x, 0.0), where(valid[:, :, None], v, 0.0), valid", "return x, v, valid"),
-    Fault("test_rows_sum.py::test_ones_come_out_as_ones",
-          "rounds are added without their gauges", SOFTMAX,
-          "return xp.sum(w * o, axis=1) / z,", "return xp.sum(o, axis=1) / z,"),
 ]
 FAULTS = [
     *BATCH, *REPORTS, *CAUSAL, *COSTS, *SAVED, *TEXTS, *EDGES, *BITS, *READINGS,
