@@ -81,7 +81,12 @@ def _maker(function: Callable[..., Array]) -> Callable[..., Ball]:
 
 def _like(value: float) -> Callable[..., Ball]:
     """zeros_like, ones_like."""
-    return lambda r, x, dtype=None, device=None: full_like(r, x, value, dtype)
+    whole = int(value)
+
+    def rule(r: Any, x: Any, dtype: Any = None, device: Any = None) -> Ball:
+        return full_like(r, x, value if is_real(r.lift(x).entries) else whole, dtype)
+
+    return rule
 
 
 def full_like(r: Any, x: Any, value: Any, dtype: Any = None, device: Any = None) -> Ball:

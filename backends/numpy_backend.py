@@ -10,7 +10,8 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import by_head, linear_engine, rows_engine, tile_engine
+from refattn.backends import buckets_engine, by_head, linear_engine, rows_engine, tile_engine
+from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
@@ -26,11 +27,11 @@ def erf(x: Any) -> Any:
 
 
 WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
-ENGINE, ROWS, TILED, MIXER = Engine(), RowsEngine(), TiledRows(), Mixer()
+ENGINE, ROWS, TILED, MIXER, BUCKETS = Engine(), RowsEngine(), TiledRows(), Mixer(), BucketsEngine()
 
 
 def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED,
-            mixer: Mixer = MIXER) -> dict[str, Callable[..., Any]]:
+            mixer: Mixer = MIXER, buckets: BucketsEngine = BUCKETS) -> dict[str, Callable[..., Any]]:
     """The overrides, by the names of the generic texts. What the tile engine leaves, heads of `pairs` pairs, goes by head;
     rows go by tiles if these are cheaper, by lists otherwise.
     """
@@ -56,7 +57,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
         return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
 
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
-    return {**WORDS, **rows.kernels(), "prefix_mix": mixer.prefix_mix, **mine}
+    return {**WORDS, **rows.kernels(), **buckets.kernels(), "prefix_mix": mixer.prefix_mix, **mine}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class NumpyBackend:
     xp: Any = xp
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
-    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup)
+    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup,
+                                              buckets_engine.warmup)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

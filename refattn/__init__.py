@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from refattn.schemes.dense import Dense
     from refattn.schemes.linear import Linear
     from refattn.schemes.linformer import Linformer
+    from refattn.schemes.lsh import LSH
     from refattn.schemes.sparse import Sparse
     from refattn.threads import get_threads, set_threads, warmup
 
@@ -94,11 +95,13 @@ _HOMES = {
     "refattn.schemes.linear": ("Linear",),
     "refattn.schemes.sparse": ("Sparse",),
     "refattn.schemes.linformer": ("Linformer",),
+    "refattn.schemes.lsh": ("LSH",),
     "refattn.threads": ("get_threads", "set_threads", "warmup"),
 }
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "LSH",
     "PRESETS",
     "Alibi",
     "All",

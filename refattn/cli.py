@@ -19,7 +19,7 @@ import refattn
 from refattn import cli_bench, cli_check, cli_vectors
 from refattn.arguments import DTYPES, refuse_files, scheme_argument, size, width
 from refattn.catalogue import scheme, scheme_or_pattern
-from refattn.errors import RefattnError
+from refattn.errors import OptionError, RefattnError
 from refattn.expression import written
 from refattn.ops.visibility import ALIGNS
 
@@ -138,6 +138,7 @@ def _cost_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--b", type=size, default=1, help="items (default 1)")
     p.add_argument("--heads", type=size, default=1, help="query heads (default 1)")
     p.add_argument("--kv-heads", type=size, metavar="G", help="key and value heads (default: as many as query heads)")
+    p.add_argument("--rounds", type=size, metavar="R", help="rounds of hashing, for LSH (default 1)")
     p.add_argument("--block", type=_block, default=256, metavar="K", help="query rows at a time, none for all (default 256)")
     p.add_argument("--dtype", choices=DTYPES, default="float32", help="for the size in memory (default float32)")
     p.add_argument("--json", action="store_true", help="print JSON")
@@ -228,11 +229,7 @@ def _cost(args: argparse.Namespace) -> int:
     made = scheme(args.scheme)
     sizes = {"b": args.b, "heads": args.heads, "kv_heads": args.heads if args.kv_heads is None else args.kv_heads}
     sizes |= {"n": args.n, "m": args.n if args.m is None else args.m, "d": args.d, "e": args.d if args.e is None else args.e}
-    b, h, g, n, m, d, e = sizes.values()
-    from refattn.draw.panels import needed
-
-    more = needed(made, (b, h, n, m))
-    cost = made.cost(made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **more), args.block)
+    cost = made.cost(_asked(made, args, sizes), args.block)
     if args.json:
         counts = {name: vars(getattr(cost, name)) for name in ("forward", "backward")}
         peak = {"peak": cost.peak, "dtype": args.dtype, "peak_bytes": cost.peak * _BYTES[args.dtype]}
@@ -244,6 +241,22 @@ def _cost(args: argparse.Namespace) -> int:
     print(f"{written(made)}   {' '.join(f'{name}={size}' for name, size in sizes.items())}   {rows}\n")
     print("\n".join(_cost_lines(cost, args.dtype)))
     return 0
+
+
+def _asked(made: Any, args: argparse.Namespace, sizes: dict[str, int]) -> Any:
+    """The Inputs of shapes that the options describe; what hashes gets 2·⌈n/chunk⌉ buckets, as published code has."""
+    from refattn.draw.panels import needed
+
+    b, h, g, n, m, d, e = sizes.values()
+    if "qk" not in made.Inputs._fields:
+        if args.rounds is not None:
+            raise OptionError(f"--rounds {args.rounds}: {type(made).__name__} does not hash")
+        return made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **needed(made, (b, h, n, m)))
+    if (n, h) != (m, g):
+        raise OptionError(f"{type(made).__name__} has queries and keys in one: leave --m and --kv-heads away")
+    sizes["rounds"] = args.rounds or 1
+    w = max(-(-n // made.chunk), 1) if made.factors is None else sum(made.factors) // 2
+    return made.Inputs((b, h, n, d), (b, h, n, e), rotations=(sizes["rounds"], d, w))
 
 
 def _cost_lines(cost: Any, dtype: str) -> Iterator[str]:

@@ -8,7 +8,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LINK = ROOT / "refattn" / "backends"
 
 FLOORS = (
-    {"_version", "backend", "kernels", "rows", "prefix", "precision", "cost", "shapes", "tree", "errors", "rng", "threads"},
+    {"_version", "backend", "buckets", "kernels", "rows", "prefix", "precision", "cost", "shapes", "tree", "errors", "rng",
+     "threads"},
     {"ops"},
     {"patterns", "features", "position"},
     {"schemes"},

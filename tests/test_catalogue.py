@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refattn import All, Dense, Elu, Heads, Linear, Linformer, Local, OptionError, Relu, Sparse, rng, tree
+from refattn import LSH, All, Dense, Elu, Heads, Linear, Linformer, Local, OptionError, Relu, Sparse, rng, tree
 from refattn.catalogue import FEATURES, PATTERNS, ROWS, constructors, row, scheme, scheme_or_pattern
 
 
@@ -26,13 +26,15 @@ def test_rows_draw_short_values_that_their_variants_take(drawn):
 def test_expressions_name_the_schemes_of_the_catalogue():
     assert scheme("Dense(causal=True)") == Dense(causal=True)
     assert scheme(Dense()) == Dense()
+    assert scheme("LSH(chunk=32, factors=(4, 8))") == LSH(chunk=32, factors=(4, 8))
+    assert scheme("LSH.conventions['trax2020']") == LSH.conventions["trax2020"]
     assert scheme("Linear(feature=Relu(epsilon=0.5))") == Linear(feature=Relu(0.5))
     assert Linear().feature == Elu()
-    assert list(constructors().values()) == [Dense, Sparse, Linear, Linformer, *FEATURES, *PATTERNS]
+    assert list(constructors().values()) == [Dense, Sparse, Linear, Linformer, LSH, *FEATURES, *PATTERNS]
     with pytest.raises(OptionError, match="nothing is called 'Nothing'"):
         scheme("Nothing()")
     for text in ("1.5", "Local(1, 2)"):
-        with pytest.raises(OptionError, match=r"is not a scheme; there is Dense, Sparse, Linear, Linformer$"):
+        with pytest.raises(OptionError, match=r"is not a scheme; there is Dense, Sparse, Linear, Linformer, LSH$"):
             scheme(text)
 
 

@@ -67,6 +67,9 @@ def sees(scheme: Any, n: int = 12, m: int | None = None) -> Array:
     """
     m = n if m is None else m
     _check_sizes(n, m)
+    if "qk" in scheme.Inputs._fields:
+        raise OptionError(f"{type(scheme).__name__} decides by hashing who sees whom: no picture without its inputs, "
+                          "whose matrix is slot_counts(qk, v, rotations)")
     b = load("numpy")
     q, k, v = b.xp.ones((1, 1, n, 1)), b.xp.ones((1, 1, m, 1)), b.xp.eye(m)[None, None]
     o, saved = scheme.forward(q, k, v, **needed(scheme, b.xp.ones((1, 1, n, m), dtype=b.xp.bool)))

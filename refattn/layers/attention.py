@@ -271,7 +271,8 @@ class Attention:
 
     def _floats(self, nest: Any) -> list[tuple[int, ...]]:
         """The shapes of what has a gradient among `others`."""
-        return [x for name, x in tree.items(nest) if self.scheme.kinds.get(name, "float") == "float"]
+        fixed = getattr(self.scheme, "fixed", ())
+        return [x for name, x in tree.items(nest) if self.scheme.kinds.get(name, "float") == "float" and name not in fixed]
 
 
 def _split(x: Array, heads: int) -> Array:

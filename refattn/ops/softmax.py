@@ -42,6 +42,21 @@ def weights(s: Array, see: Array | None, c: Array) -> Array:
     return xp.where(see, xp.exp(xp.where(see, s - c, 0.0)), 0.0)
 
 
+def merged(o: Array, z: Array, c: Array) -> tuple[Array, Array, Array, Array]:
+    """One softmax from several over parts of its row, along axis 1: o, lse, the gauge and z of all of them.
+
+    o: Σ exp(s − c) v (..., r, n, e)   z: Σ exp(s − c) (..., r, n, 1)   c: the gauge of each part (..., r, n, 1), 0 where it
+    sees nothing, as ``row_max`` has it. A row that sees nothing in any part: o = 0, lse = −∞, gauge 0, z = 1.
+    """
+    b = of(o, z, c)
+    xp, top = b.xp, b.constant(b.xp.max(c, axis=1, keepdims=True))
+    w = xp.exp(c - top)
+    z = xp.sum(w * z, axis=1)
+    none, top = z == 0.0, top[:, 0, ...]
+    z = xp.where(none, 1.0, z)
+    return xp.sum(w * o, axis=1) / z, xp.where(none, -math.inf, top + xp.log(z)), top, z
+
+
 @dataclass(frozen=True)
 class Softmax:
     """p = softmax(s) over the last axis, of what may be seen; raises ShapeError."""

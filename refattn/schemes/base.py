@@ -253,12 +253,12 @@ def _check_results(scheme: Scheme, b: Backend, inputs: Any, results: Any) -> Non
 
 
 def _results(inputs: Any) -> dict[str, Shape]:
-    """o and lse of attention with queries q and values v."""
-    q, v = getattr(inputs, "q", None), getattr(inputs, "v", None)
+    """o, lse and its parts top and z, of attention with queries q (or qk) and values v."""
+    q, v = getattr(inputs, "q", getattr(inputs, "qk", None)), getattr(inputs, "v", None)
     if q is None or v is None:
         return {}
     rows = tuple(q.shape[:-1])
-    return {"o": (*rows, v.shape[-1]), "lse": rows}
+    return {"o": (*rows, v.shape[-1]), **dict.fromkeys(("lse", "top", "z"), rows)}
 
 
 def _told(x: Any) -> str:

@@ -43,7 +43,7 @@ _MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses
 _FACTORED = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.2.1: O(N) time and memory, keys summed up once"
 _RUNNING = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.3.1: O(N·C·M) time with a running state, here by chunks"
 _MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
-
+_CHUNKS = "Kitaev et al. 2020 (arXiv:2001.04451), table 1, at a fixed length of chunks; the sort, n·log n, compares only"
 _WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
 _SLOTS = "Wang et al. 2020 (arXiv:2006.04768), §4: O(n·k) time and space, k slots fixed"
 
@@ -85,6 +85,15 @@ STATED: Mapping[str, tuple[Stated, ...]] = {
         Stated("peak elements of forward", "n", _SLOTS),
         Stated("peak elements of vjp", "n", _SLOTS),
     ),
+    "lsh": (
+        Stated("multiply-adds of forward", "n", _CHUNKS),
+        Stated("multiply-adds of vjp", "n", _CHUNKS),
+        Stated("exponentials of forward", "n", _CHUNKS),
+        Stated("elements saved", "n", _CHUNKS),
+        Stated("elements moved by forward", "n", _CHUNKS),
+        Stated("peak elements of forward", "n", _CHUNKS, blocked=True),
+        Stated("peak elements of vjp", "n", _CHUNKS, blocked=True),
+    ),
 }
 """What each row of the catalogue is held to; a row that is not here is refused."""
 
@@ -107,7 +116,7 @@ def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
     fixed, at = {x: size for x, size in FIXED.items() if x in variant.sizes}, at_sizes(row, variant)
 
     def counted(n: int, block: int | None) -> tuple[Mapping[str, int], dict[str, int]]:
-        return {"n": n}, counts(variant.scheme, at({**fixed, "n": n, "m": n}), block)
+        return {"n": n}, counts(variant.scheme, at({**fixed, **{x: n for x in "nm" if x in variant.sizes}}), block)
 
     whole = [counted(n, None) for n in WHOLE]
     tiled = [counted(n, BLOCK) for n in BLOCKED] if blocked else []

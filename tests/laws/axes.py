@@ -31,7 +31,7 @@ def result_letters(row, variant):
     """The same for what ``laws.bounds.results`` returns: o is q with e for d, statistics have no last axis."""
     of = letters(row, variant)
     first, *others = variant.scheme.outputs
-    lead = of["q"][:-1]
+    lead = of["q" if "q" in of else "qk"][:-1]
     return {first: (*lead, "e"), **dict.fromkeys(others, lead), **{f"d{name}": axes for name, axes in of.items()}}
 
 

@@ -11,6 +11,7 @@ from laws.bounds import case as make_case
 from laws.cases import CASES
 from laws.stand_in import computing_in
 from refattn import load, rng, tree
+from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
 from refattn.backends.numpy_backend import WORDS, kernels
 from refattn.backends.rows_engine import RowsEngine
@@ -25,7 +26,8 @@ SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
 FEW = RowsEngine(short=0, parts=2)
 CUT = TiledRows(SMALL, short=0, heights=(3,), entry=1e9)  # always
 MIX = Mixer(short=0, chunk=3)
-LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX)
+ALL_BUCKETS = BucketsEngine(short=0, tile=3, part=4)
+LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX, buckets=ALL_BUCKETS)
 
 
 def pytest_generate_tests(metafunc):

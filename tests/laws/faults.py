@@ -5,6 +5,7 @@ The text that a fault replaces stands exactly once in its file; a change of that
 
 from __future__ import annotations
 
+from laws.faults_hashes import OF_HASHES
 from laws.faults_layers import OF_LAYERS
 from laws.faults_linformer import OF_SLOTS
 from laws.faults_operations import OPERATIONS, Fault
@@ -383,5 +384,6 @@ FAULTS = [
     *PATTERNS,
     *OPERATIONS,
     *SPARSES,
+    *OF_HASHES,
     *OF_LAYERS,
 ]

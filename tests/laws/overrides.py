@@ -113,12 +113,32 @@ def prefix_mix(q, k, v, *, reverse=False, chunk=None, last=True, own=True, carri
     return out
 
 
-RIGHT = {"attend": attend, "attend_vjp": attend_vjp, "prefix_mix": prefix_mix}
+def bucket_sort(buckets, ties=1):
+    """Counted, one bucket after another. Mistake: ties=-1 puts later tokens of a bucket first."""
+    order = np.lexsort((ties * np.arange(buckets.shape[-1]) + 0 * buckets, buckets), axis=-1)
+    return order, np.argsort(order, axis=-1)
+
+
+def angular_hash(x, rotations, factors, both=True):
+    """Column by column. Mistake: both=False forgets the opposite directions."""
+    start, stride, found = 0, 1, 0
+    turned = np.einsum("...nd,...rdw->...rnw", x, rotations)
+    for f in factors or (2 * rotations.shape[-1],):
+        part = turned[..., start : start + f // 2]
+        found = found + stride * np.argmax(np.concatenate([part, -part], axis=-1) if both else part, axis=-1)
+        start, stride = start + f // 2, stride * f
+    return found
+
+
+RIGHT = {"attend": attend, "attend_vjp": attend_vjp, "prefix_mix": prefix_mix, "bucket_sort": bucket_sort,
+         "angular_hash": angular_hash}
 WRONG = {
     "o is not rescaled": ("attend", functools.partial(attend, rescale=False)),
     "a partial tile of keys is dropped": ("attend", functools.partial(attend, last=False)),
     "the sink is forgotten": ("attend", functools.partial(attend, sinks=False)),
     "no gradient through the normaliser": ("attend_vjp", functools.partial(attend_vjp, normaliser=False)),
+    "ties are turned around": ("bucket_sort", functools.partial(bucket_sort, ties=-1)),
+    "no opposite directions": ("angular_hash", functools.partial(angular_hash, both=False)),
     "no slope of the softcap": ("attend_vjp", functools.partial(attend_vjp, slopes=False)),
     "a token does not see itself": ("prefix_mix", functools.partial(prefix_mix, own=False)),
     "the state of earlier tiles is lost": ("prefix_mix", functools.partial(prefix_mix, carried=False)),

@@ -14,6 +14,8 @@ PLAIN = {"keep_rate": None, "empty": "zero", "feature": Elu(), "normalise": Fals
 
 def pairs(scheme, inputs):
     """(b, h, n, m) bool. What changes weights but not visibility is left out: score terms, sinks, feature maps, …"""
+    if hasattr(scheme, "slot_counts"):  # a hash: tests/schemes/test_lsh.py holds these counts to lists of slots
+        return scheme.slot_counts(*inputs) > 0.0
     m = inputs.v.shape[-2]
     terms = [n for n, x in tree.items(inputs) if n == "keep" or (x.dtype.kind == "f" and n not in ("q", "k", "v"))]
     eye = np.broadcast_to(np.eye(m), (*inputs.v.shape[:-2], m, m))
@@ -24,8 +26,10 @@ def pairs(scheme, inputs):
 
 def key_heads(scheme, seen, few):
     """(b, g, m): keys that some query of a head that reads them may see."""
-    b, _, _, m = seen.shape
+    b, h, _, m = seen.shape
     by_query = seen.any(axis=-2)
+    if few == h:
+        return by_query
     if scheme.heads == "tiled":
         return by_query.reshape(b, -1, few, m).any(axis=1)
     return by_query.reshape(b, few, -1, m).any(axis=2)

@@ -8,7 +8,7 @@ import pytest
 from laws.axes import along, letters, result_letters
 from laws.bounds import Band, outside, results, stacked, total
 from laws.bounds import case as make
-from laws.cases import CASES
+from laws.cases import CASES, tagged
 from refattn import tree
 
 SHARING = [p for p in CASES if {"g", "h"} <= set(p.values[1].sizes) and p.values[1].sizes["g"] < p.values[1].sizes["h"]]
@@ -81,6 +81,7 @@ def without(x, axes, letters):
     return np.squeeze(x, axis=tuple(at for at, letter in enumerate(axes) if letter and letter in letters))[()]
 
 
+@tagged("exact")
 def test_an_axis_of_length_one_is_a_repeated_one(row, variant, case):
     """Optional inputs that belong to pairs (…, n | 1, m): one head, one query, or no leading axes at all."""
     of, shape = letters(row, variant), (*case.inputs.q.shape[:-1], case.inputs.k.shape[-2])

@@ -70,11 +70,11 @@ def resized(row, variant, **sizes):
     sizes = {letter: size for letter, size in sizes.items() if letter in variant.sizes}
     scheme, at = variant.scheme, {**variant.sizes, **sizes}
     aligned = getattr(scheme, "align", None) is not None or "q_positions" in variant.given
-    if needs_align(scheme) and at["n"] != at["m"] and not aligned:
+    if needs_align(scheme) and "m" in variant.sizes and at["n"] != at["m"] and not aligned:
         scheme = replace(scheme, align="bottom_right")
     key = (row.name, str(variant))
     SHAPES[key] = SHAPES.get(key) or at_sizes(row, variant)
-    given = SHAPES[key](sizes)
+    given = SHAPES[key]({x: size for x, size in sizes.items() if x in at and x in variant.sizes})
     if "segment_ids" in variant.given and "kv_segment_ids" not in variant.given:
         given = given._replace(kv_segment_ids=(at["b"], at["m"]))
     return scheme, given

@@ -80,7 +80,8 @@ def test_the_strict_device_gives_the_values_of_a_stack(case_, strict):
     assert {str(x.device) for x in got.values()} == {str(there(dy).device)}
     bands = case_.bands("fp64", inputs, dy)
     assert too_far({name: back(x) for name, x in got.items()}, bands) == {}
-    assert np.max(bands["y"].bound) < 1e-5
+    # A score of −10⁵ costs five digits next to it.
+    assert np.max(bands["y"].bound) < (1e-4 if case_.name.startswith("lsh") else 1e-5)
     assert too_far(case_.results(inputs, dy), bands) == {}
 
 
@@ -175,7 +176,7 @@ CAUSAL = [case for case in STACKS if getattr(case.layer.one.attention.scheme, "c
 
 
 @pytest.mark.parametrize("case_", [case for case in CAUSAL if case.draw(1).context is None
-                                   and getattr(case.draw(1).others, "q_positions", None) is None], ids=str)
+                                   and not {"q_positions", "positions"} & set(tree.names(case.draw(1).others))], ids=str)
 def test_nothing_leaks_from_later_tokens_through_a_stack(case_):
     inputs = case_.draw(1)
     y, _ = case_.layer.forward(*inputs)

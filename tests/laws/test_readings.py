@@ -86,7 +86,8 @@ def test_definition_and_forward_hold_the_same_numbers(row, variant):
             gap = reading.xp.where(~np.isfinite(want.mid()), 0.0, got - want)
             assert same[~np.isfinite(want.mid())].all()
             assert np.all(np.abs(gap.mid()) <= gap.rad())
-            assert np.max(gap.rad(), initial=0.0) < 1e-34
+            size = np.where(np.isfinite(want.mid()), np.maximum(np.abs(want.mid()), 1.0), 1.0)
+            assert np.max(gap.rad() / size, initial=0.0) < 1e-34
 
 
 @pytest.fixture
@@ -104,7 +105,8 @@ def test_the_vjp_is_what_jax_differentiates_forward_to(row_, variant_, jax_in_fl
     inputs, cotangents = draw(row_, variant_)
     bounds = rounded("fp64", scheme, inputs, cotangents)
     moved = tree.map(jax.numpy.asarray, inputs)
-    names = [name for name, x in tree.items(inputs) if x.dtype.kind == "f"]
+    fixed = getattr(scheme, "fixed", ())
+    names = [name for name, x in tree.items(inputs) if x.dtype.kind == "f" and name not in fixed]
 
     def outputs(*arrays):
         _, saved = scheme.forward(*moved._replace(**dict(zip(names, arrays, strict=True))))
@@ -120,7 +122,7 @@ def test_the_vjp_is_what_jax_differentiates_forward_to(row_, variant_, jax_in_fl
         assert g.dtype == np.float64
         found[name] = ratio(distance(np.asarray(g), bounds[f"d{name}"].value), 2.0 * bounds[f"d{name}"].bound)
     assert {name: x for name, x in found.items() if not x <= 1.0} == {}
-    assert len(found) >= 3
+    assert len(found) >= (3 if "k" in inputs._fields else 2)
 
 
 def exp_off_by(relative):
@@ -163,4 +165,5 @@ def test_balls_have_the_shapes_of_values_where_an_axis_has_length_zero(row_, emp
     values, truth = results(scheme, inputs, cotangents), read(exact(), scheme, inputs, cotangents)
     for name, x in values.items():
         assert truth[name].shape == x.shape
-        assert np.max(truth[name].distance(x), initial=0.0) < 1e-12
+        size = np.where(np.isfinite(x), np.maximum(np.abs(x), 1.0), 1.0)
+        assert np.max(truth[name].distance(x) / size, initial=0.0) < 1e-12

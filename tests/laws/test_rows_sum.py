@@ -28,7 +28,8 @@ def test_ones_come_out_as_ones(row, variant, case):
     want = {first: Band(np.broadcast_to(1.0 * rows_with_weights(case)[..., None], band.value.shape), band.bound)}
     assert outside({first: results(case.scheme, inputs, case.cotangents)[first]}, want) == {}
     assert outside({first: defined(case.scheme, inputs)[first]}, want) == {}
-    assert np.max(band.bound) < 1e-12
+    low = getattr(case.scheme, "self_score", None)  # next to a score of −10⁵ five digits are lost
+    assert np.max(band.bound) < (1e-12 if low is None else 1e-9)
 
 
 @tagged("rows_sum_to_one", whole)

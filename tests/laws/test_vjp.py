@@ -45,7 +45,7 @@ def test_vjp_is_the_adjoint_of_the_derivative(row, variant, case):
     got = case.run(block=3)
     checked = []
     for name, x in tree.items(case.inputs):
-        if x.dtype.kind != "f":
+        if x.dtype.kind != "f" or name in getattr(case.scheme, "fixed", ()):
             assert f"d{name}" not in got
             continue
         g, t = got[f"d{name}"], rng.stream(3, "tangent", name).normal(size=x.shape)
@@ -56,7 +56,7 @@ def test_vjp_is_the_adjoint_of_the_derivative(row, variant, case):
         assert abs(float(np.sum(g * t)) - near) <= abs(near - far) + rounding + own, name
         assert abs(near - far) + rounding + own < 1e-3 * float(np.sum(np.abs(g * t))), name
         checked.append(name)
-    assert len(checked) >= 3
+    assert len(checked) >= (3 if "k" in case.inputs._fields else 2)
 
 
 def test_the_vjp_is_linear_in_its_cotangents(row, variant, case):

@@ -119,7 +119,7 @@ def coins(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
     assert command.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "jl", "linformer", "coins"]
+    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "jl", "linformer", "lsh", "coins"]
 
 
 def test_the_command_runs_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
