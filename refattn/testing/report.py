@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 import numbers
-import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from importlib import resources
 from typing import Any
 
 from refattn.precision import PRESETS
+from refattn.testing.again import command, in_other_layout
 from refattn.testing.judge import EXCHANGED
 from refattn.testing.mutants import LAYOUT
 from refattn.testing.verdicts import CaseVerdict, Level, Naming, Report, TensorVerdict
@@ -343,35 +343,6 @@ def _listed(title: str, lines: tuple[str, ...]) -> str:
 def _again(report: Report) -> str:
     what = "Again, the first failing family alone" if "family=" in report.repro else "Again"
     return f"{what}\n  {report.repro}" if report.status() and report.repro else ""
-
-
-def command(report: Report, scheme: str) -> str:
-    """The shell command that judges the same kernel, in all cases, against another scheme.
-
-    A kernel that was given as a Python function has no command; then it is the call of ``check``.
-    """
-    if not report.repro:
-        return f"check({report.candidate}, {scheme}, ...)"
-    words = shlex.split(report.repro)
-    words[words.index("--scheme") + 1] = scheme
-    if "--only" in words:
-        at = words.index("--only")
-        kept = [clause for clause in words[at + 1].split(";") if not clause.strip().startswith("family=")]
-        words[at : at + 2] = ["--only", "; ".join(clause.strip() for clause in kept)] if kept else []
-    return " ".join(quoted(word) for word in words)
-
-
-def in_other_layout(report: Report) -> str:
-    """The shell command that judges the same kernel, in all cases, with heads and tokens in the other order."""
-    text, usual = command(report, report.scheme), " --layout bnhd"
-    if not report.repro:
-        return text.replace("...", "layout=..., ...")
-    return text.replace(usual, "") if usual in text else text + usual
-
-
-def quoted(word: str) -> str:
-    """A word for a shell, in double quotes where single ones are inside."""
-    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
 
 
 def _folded(line: str, width: int) -> list[str]:
