@@ -30,10 +30,20 @@ def interleaved(functions: dict[str, Run], repeats: int) -> dict[str, Timing]:
     names, taken = list(functions), {name: list[float]() for name in functions}
     for i in range(repeats):
         for name in names[i % len(names):] + names[:i % len(names)]:
+            settle()
             start = time.process_time()
             functions[name]()
             taken[name].append(time.process_time() - start)
     return {name: _timing(times) for name, times in taken.items()}
+
+
+def settle() -> None:
+    """Wait until the threads of the last function have stopped spinning, or the next one would be charged for them."""
+    for _ in range(50):
+        start = time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - start < 2e-4:
+            return
 
 
 def _timing(times: list[float]) -> Timing:
