@@ -12,17 +12,18 @@ from refattn.arguments import refuse_files, size
 from refattn.errors import UsageError
 
 EPILOG = """\
-Processor time on one thread, the functions called in turn, medians; ratios to torch's attention and to the rate of matrix
-products of the same shapes hold within one run. A tenth is granted to every bound.
+Processor time on one thread, the functions called in turn, medians; a fresh process for each problem. Ratios to the
+yardsticks (for dense: torch's attention, and the rate of matrix products of the same shapes) hold within one run. A tenth
+is granted to every bound.
 
 exit status: 0 every bound that must hold does, 1 some do not, 2 usage, 3 the machine is too busy to conclude anything
 """
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--scheme", metavar="NAMES", default="dense,causal", help="among dense, causal (default: both)")
+    p.add_argument("--scheme", metavar="NAMES", help="what to time (default: everything)")
     p.add_argument("--dtype", metavar="NAMES", default="float32,float64", help="among float32, float64 (default: both)")
-    p.add_argument("--n", metavar="LENGTHS", type=_lengths, default=(512, 2048), help="lengths (default 512,2048)")
+    p.add_argument("--n", metavar="LENGTHS", type=_lengths, help="lengths (default: each subject's own)")
     p.add_argument("--with", dest="who", metavar="NAMES", help="who takes part (default: everyone who is installed)")
     p.add_argument("--repeats", type=size, default=15, help="calls of each (default 15)")
     p.add_argument("--no-processes", action="store_true", help="leave out imports, first calls, memory and threads")
@@ -31,16 +32,18 @@ def options(p: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from refattn.bench import bench
-    from refattn.bench.contenders import CONTENDERS
-    from refattn.bench.run import DTYPES, SCHEMES
+    from refattn.bench.run import DTYPES
+    from refattn.bench.subjects import SUBJECTS
     from refattn.bench.table import missed, table
 
     refuse_files({"--json": args.json})
     if args.repeats < 1:
         raise UsageError(f"--repeats {args.repeats}: give at least one call")
-    chosen = (_among("--scheme", args.scheme, SCHEMES), _among("--dtype", args.dtype, DTYPES))
-    who = list(CONTENDERS) if args.who is None else _among("--with", args.who, CONTENDERS)
-    found = bench(*chosen, args.n, who, args.repeats, not args.no_processes, lambda text: print(text, file=sys.stderr))
+    subjects = list(SUBJECTS) if args.scheme is None else _among("--scheme", args.scheme, SUBJECTS)
+    dtypes = _among("--dtype", args.dtype, DTYPES)
+    everyone = list(dict.fromkeys(x for name in subjects for x in SUBJECTS[name].contenders))
+    who = None if args.who is None else _among("--with", args.who, everyone)
+    found = bench(subjects, dtypes, args.n, who, args.repeats, not args.no_processes, _tell)
     print(table(found))
     if args.json:
         args.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -49,6 +52,10 @@ def run(args: argparse.Namespace) -> int:
         return 3
     print("", *(f"missed: {line}" for line in lacking), sep="\n")
     return 1 if lacking else 0
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _lengths(text: str) -> list[int]:

@@ -11,7 +11,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any
+
+from refattn.bench.subject import Target
 
 _IMPORT = """
 import json, time
@@ -31,22 +34,21 @@ Dense().vjp(saved, x)
 print(json.dumps(time.process_time() - start))
 """
 _MEMORY = """
-import json
-import numpy as np
-from refattn import Dense, set_threads
+import json, sys
+from refattn import set_threads
+from refattn.bench.subjects import SUBJECTS
 set_threads(1)
-rng = np.random.default_rng(0)
 def kibibytes(name):
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith(name))
 def run(n):
-    q, k, v, do = (rng.standard_normal((1, 8, n, 64), dtype="float32") for _ in range(4))
+    p = SUBJECTS["NAME"].problem(n, "float32")
     before = kibibytes("VmRSS")
-    _, saved = Dense().forward(q, k, v)
-    grads = Dense().vjp(saved, do)
-    return (kibibytes("VmHWM") - before) * 1024 / q.nbytes
-run(256)
-print(json.dumps(run(4096)))
+    _, saved = p.scheme.forward(*p.inputs)
+    grads = p.scheme.vjp(saved, p.do)
+    return (kibibytes("VmHWM") - before) * 1024 / p.inputs[0].nbytes
+run(LENGTH // 16)
+print(json.dumps(run(LENGTH)))
 """
 _THREADS = """
 import json, statistics, time
@@ -67,20 +69,31 @@ print(json.dumps(statistics.median(times[1][1:]) / statistics.median(times[2][1:
 """
 
 
-def process() -> dict[str, float | None]:
-    """The measurements of ``targets.PROCESS``, by their names; None where this machine can't tell."""
+PROCESS = {
+    "import refattn, s": Target(0.3, 0.15),
+    "first kernels of a dtype, nothing cached, s": Target(6.0, 3.0),
+    "first kernels of a dtype, cached, s": Target(6.0, 0.3),
+    "two threads, n = 2048, times one": Target(1.7, 1.95, upper=False),
+}
+"""What a whole process is measured for, and what must hold of it."""
+
+
+def process(peaks: Mapping[str, tuple[str, int]]) -> dict[str, float | None]:
+    """The measurements of ``PROCESS``, and under their names the extra memory of subjects at some length, in units of their
+    first input; None where this machine can't tell."""
     with tempfile.TemporaryDirectory() as cache:
         cold = [_python(_FIRST, NUMBA_CACHE_DIR=cache)]
         warm = [_python(_FIRST, NUMBA_CACHE_DIR=cache) for _ in range(5)]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {
-        "import refattn, s": statistics.median(_python(_IMPORT) for _ in range(5)),
-        "first kernels of a dtype, nothing cached, s": cold[0],
-        "first kernels of a dtype, cached, s": statistics.median(warm),
-        "extra memory, dense forward and backward, n = 4096, of one input":
-            _python(_MEMORY) if os.path.exists("/proc/self/status") else None,
-        "two threads, n = 2048, times one": _python(_THREADS) if cores > 1 else None,
-    }
+    tells = os.path.exists("/proc/self/status")
+    found = (statistics.median(_python(_IMPORT) for _ in range(5)), cold[0], statistics.median(warm),
+             _python(_THREADS) if cores > 1 else None)
+    return {**dict(zip(PROCESS, found, strict=True)), **{what: peak(*at) if tells else None for what, at in peaks.items()}}
+
+
+def peak(subject: str, n: int) -> float:
+    """The extra memory of a forward and backward of a subject in a fresh process, in units of its first input."""
+    return _python(_MEMORY.replace("NAME", subject).replace("LENGTH", str(n)))
 
 
 def _python(code: str, **variables: str) -> float:

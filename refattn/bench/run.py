@@ -4,115 +4,98 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
-from refattn.bench.contenders import CONTENDERS, Pair, Problem, installed, problem
-from refattn.bench.measure import busy, interleaved
-from refattn.bench.process import process
-from refattn.bench.targets import BOTH, FORWARD, GEMM, PROCESS, SDPA, TARGETS, Key, Target
-from refattn.threads import get_threads, set_threads, warmup
+from refattn.bench.measure import busy
+from refattn.bench.process import PROCESS, process
+from refattn.bench.room import Room, measured, rooms
+from refattn.bench.subject import Subject, Target, installed
+from refattn.bench.subjects import SUBJECTS
+from refattn.threads import warmup
 
-SCHEMES, DTYPES, LENGTHS = ("dense", "causal"), ("float32", "float64"), (512, 2048)
+DTYPES = ("float32", "float64")
 Say = Callable[[str], None]
+Row = dict[str, Any]
 
 
-def bench(schemes: Sequence[str] = SCHEMES, dtypes: Sequence[str] = DTYPES, lengths: Sequence[int] = LENGTHS,
-          who: Iterable[str] = CONTENDERS, repeats: int = 15, processes: bool = True, say: Say = lambda _: None
+def bench(subjects: Sequence[str] = tuple(SUBJECTS), dtypes: Sequence[str] = DTYPES, lengths: Sequence[int] | None = None,
+          who: Sequence[str] | None = None, repeats: int = 15, processes: bool = True, say: Say = lambda _: None
           ) -> dict[str, Any]:
-    """Everything measured, as JSON has it: machine, rows, whole processes, and why nothing can be concluded, if so."""
-    noisy, rows = busy(), []
-    taking = [name for name in who if installed(CONTENDERS[name][0])]
-    with one_thread():
-        for scheme in schemes:
-            for dtype in dtypes:
-                for n in lengths:
-                    say(f"{scheme} {dtype} n={n}")
-                    rows += _rows(problem(scheme, n, dtype), taking, repeats)
+    """Everything measured, as JSON has it: machine, rows, whole processes, and why nothing can be concluded, if so.
+
+    dtypes: of these, the ones that a subject has. lengths: None for each subject's own. who: None for everyone installed.
+    """
+    noisy, rows, absent = busy(), list[Row](), set[str]()
+    for name in subjects:
+        subject = SUBJECTS[name]
+        asked = [x for x in subject.contenders if who is None or x in who]
+        there = [x for x in asked if installed(subject.contenders[x].library)]
+        absent |= {*asked} - {*there}
+        for dtype in [x for x in dtypes if x in subject.dtypes]:
+            for n in subject.lengths if lengths is None else lengths:
+                for room in rooms(name, dtype, n, there, repeats):
+                    say(f"{name} {dtype} n={n}: {', '.join(room.who)}")
+                    rows += _compared(room, subject, measured(room))
     say("whole processes" if processes else "done")
     return {
         "machine": machine(),
-        "absent": sorted(set(who) - set(taking)),
+        "absent": sorted(absent),
         "busy": noisy or busy(),
         "rows": rows,
-        "processes": _processes() if processes else [],
+        "processes": _processes([SUBJECTS[name] for name in subjects]) if processes else [],
     }
 
 
-def _rows(p: Problem, who: Sequence[str], repeats: int) -> list[dict[str, Any]]:
-    made: dict[str, Pair] = {name: pair for name in who if (pair := CONTENDERS[name][1](p)) is not None}
-    work = {FORWARD: {name: pair[0] for name, pair in made.items()},
-            BOTH: {name: pair[1] for name, pair in made.items() if pair[1] is not None}}
-    return [row for what, functions in work.items() for row in _timed(p, what, functions, repeats)]
+def _compared(room: Room, subject: Subject, rows: list[Row]) -> list[Row]:
+    """The rows with their ratios to the yardsticks of the same room, and what must hold of them; yardsticks that only
+    stand beside somebody who wants to be alone are not told twice."""
+    found = []
+    for row in rows:
+        here = {other["who"]: other for other in rows if other["work"] == row["work"]}
+        ratios = {y: row["ms"] / here[y]["ms"] for y in subject.yardsticks if y in here}
+        if subject.rate is not None and subject.rate in here:
+            ratios[subject.rate] = row["gflops"] / here[subject.rate]["gflops"]
+        targets = [_held(y, x, t) for y, x in ratios.items()
+                   if (t := subject.target(row["who"], y, row["dtype"], row["work"], row["n"])) is not None]
+        found.append(row | {"ratios": ratios, "targets": targets})
+    alone = [name for name in room.who if subject.contenders[name].alone]
+    return [row for row in found if not alone or row["who"] in alone]
 
 
-def _timed(p: Problem, what: str, functions: dict[str, Any], repeats: int) -> list[dict[str, Any]]:
-    timings, n, flops = interleaved(functions, repeats), p.arrays[0].shape[-2], _flops(p, what)
-    rate = {name: (flops if name != GEMM else _products(p, what)) / t.median for name, t in timings.items()}
-    rows = []
-    for name, t in timings.items():
-        row: dict[str, Any] = {"scheme": p.name, "dtype": p.arrays[0].dtype.name, "n": n, "work": what, "who": name,
-                               "ms": t.median * 1e3, "low": t.low * 1e3, "high": t.high * 1e3, "calls": t.calls,
-                               "gflops": rate[name] / 1e9}
-        ratios = {SDPA: t.median / timings[SDPA].median} if SDPA in timings else {}
-        ratios |= {GEMM: rate[name] / rate[GEMM]} if GEMM in timings else {}
-        rows.append(row | {"ratios": ratios, "targets": _targets(Key(name, "", p.name, row["dtype"], what), ratios)})
-    return rows
-
-
-def _targets(key: Key, ratios: dict[str, float]) -> list[dict[str, Any]]:
-    found = [(against, x, TARGETS.get(key._replace(theirs=against))) for against, x in ratios.items()]
-    return [_held(against, x, target) for against, x, target in found if target is not None]
-
-
-def _held(against: str, ratio: float, target: Target) -> dict[str, Any]:
+def _held(against: str, ratio: float, target: Target) -> Row:
     return {"against": against, "ratio": ratio, "must": target.must, "goal": target.goal, "upper": target.upper,
             "must met": target.met(ratio, target.must), "goal met": target.met(ratio, target.goal)}
 
 
-def _processes() -> list[dict[str, Any]]:
-    return [{"what": name} | _held("", x, PROCESS[name]) if x is not None else {"what": name, "ratio": None}
-            for name, x in process().items()]
+def _processes(subjects: Sequence[Subject]) -> list[Row]:
+    targets = PROCESS | {_peak(s, n): target for s in subjects for n, target in s.peak.items()}
+    found = process({_peak(s, n): (s.name, n) for s in subjects for n in s.peak})
+    return [{"what": name} | _held("", x, targets[name]) if x is not None else {"what": name, "ratio": None}
+            for name, x in found.items()]
 
 
-def _flops(p: Problem, what: str) -> float:
-    """Useful floating-point operations: two products forward and five backward, over visible pairs."""
-    _, heads, n, d = p.arrays[0].shape
-    pairs = n * (n + 1) // 2 if p.causal else n * n
-    return float(4 * heads * pairs * d) * (3.5 if what == BOTH else 1.0)
+def _peak(subject: Subject, n: int) -> str:
+    return f"extra memory, {subject.name} forward and backward, n = {n}, of one input"
 
 
-def _products(p: Problem, what: str) -> float:
-    _, heads, n, d = p.arrays[0].shape
-    rows = n - n % min(256, n)
-    return float(4 * heads * rows * n * d) * (3.5 if what == BOTH else 1.0)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for refattn, BLAS, torch and jax, and BLAS as it finds the processor by itself."""
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    before = get_threads()
-    warmup()  # brings the BLAS that kernels call, whose threads are to be limited too
-    set_threads(1)
-    try:
-        with import_module("threadpoolctl").threadpool_limits(1):
-            yield
-    finally:
-        set_threads(before)
-
-
-def machine() -> dict[str, Any]:
+def machine() -> Row:
     """What ran: the processor, its cores, and the versions of everyone who took part."""
-    known = ("numpy", "scipy", "numba", "torch", "jax")
-    versions = {name: metadata.version(name) for name in known if installed(name)}
+    known = {x.library for s in SUBJECTS.values() for x in s.contenders.values()} | {"scipy"}
+    versions = {name: version for name in sorted(known) if (version := _version(name))}
+    warmup()  # brings the BLAS that kernels call
     libraries = import_module("threadpoolctl").threadpool_info()
     blas = {f"{x['internal_api']} {x['version']} {x.get('architecture', '')}".strip() for x in libraries
             if x["user_api"] == "blas"}
     return {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version(),
             "system": platform.system(), "blas": sorted(blas), "versions": versions}
+
+
+def _version(library: str) -> str | None:
+    """The version of what provides a module; None if nothing does."""
+    names = metadata.packages_distributions().get(library, ()) if installed(library) else ()
+    return metadata.version(names[0]) if names else None
 
 
 def _processor() -> str:

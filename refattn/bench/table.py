@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from refattn.bench.subjects import SUBJECTS
+
 
 def table(found: dict[str, Any]) -> str:
-    """Lines for a terminal, which are also a Markdown table."""
+    """Lines for a terminal, which are also Markdown tables: one for each subject, one for whole processes."""
     m = found["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items())
     out = [f"{m['processor']}, {m['cores']} cores; Python {m['python']}, {versions}; {', '.join(m['blas'])}",
-           "Processor time on one thread, medians taken in turn; b = 1, h = 8, d = 64; useful FLOPs.", ""]
-    head = ("scheme", "dtype", "n", "work", "who", "ms", "GFLOP/s", "/ torch SDPA", "of GEMM rate", "must", "goal")
-    rows = [_row(row) for row in found["rows"]]
-    out += _lines(head, rows)
+           "Processor time on one thread, medians taken in turn; useful FLOPs."]
+    for name in dict.fromkeys(row["scheme"] for row in found["rows"]):
+        subject = SUBJECTS[name]
+        shares = (subject.rate,) if subject.rate else ()
+        head = ("dtype", "n", "work", "who", "ms", "GFLOP/s", *(f"/ {y}" for y in subject.yardsticks),
+                *(f"of {y}" for y in shares), "must", "goal")
+        rows = [_row(row, (*subject.yardsticks, *shares)) for row in found["rows"] if row["scheme"] == name]
+        out += ["", f"**{name}**: {subject.title}", "", *_lines(head, rows)]
     if found["processes"]:
         out += ["", *_lines(("whole process", "measured", "must", "goal"), [_process(row) for row in found["processes"]])]
     if found["absent"]:
@@ -23,9 +29,9 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(out)
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    ratios = [f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "" for name in ("torch SDPA", "GEMM rate")]
-    return (row["scheme"], row["dtype"], str(row["n"]), row["work"], row["who"], f"{row['ms']:.2f}", f"{row['gflops']:.0f}",
+def _row(row: dict[str, Any], yardsticks: tuple[str, ...]) -> tuple[str, ...]:
+    ratios = [f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "" for name in yardsticks]
+    return (row["dtype"], str(row["n"]), row["work"], row["who"], f"{row['ms']:.2f}", f"{row['gflops']:.0f}",
             *ratios, _bounds(row["targets"], "must"), _bounds(row["targets"], "goal"))
 
 

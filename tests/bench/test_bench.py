@@ -13,10 +13,11 @@ import pytest
 
 from layout import ROOT
 from refattn.bench import bench, run
-from refattn.bench.contenders import CONTENDERS, generic, numba, problem
 from refattn.bench.measure import interleaved
+from refattn.bench.room import measured, rooms, rows_of
+from refattn.bench.subject import BOTH, FORWARD, Subject, Target
+from refattn.bench.subjects import SUBJECTS
 from refattn.bench.table import missed, table
-from refattn.bench.targets import Target
 from refattn.cli import main
 
 OURS = ("numba", "generic", "GEMM rate")
@@ -24,11 +25,13 @@ OURS = ("numba", "generic", "GEMM rate")
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never too busy, and rooms in this process: one test looks at a process of its own."""
     monkeypatch.setattr(run, "busy", lambda: None)
+    monkeypatch.setattr(run, "measured", rows_of)
 
 
-def test_the_report_has_every_scheme_dtype_length_work_and_contender(quiet: None) -> None:
-    found = bench(lengths=(64, 130), who=OURS, repeats=2, processes=False)
+def test_the_report_has_every_subject_dtype_length_work_and_contender(quiet: None) -> None:
+    found = bench(("dense", "causal"), lengths=(64, 130), who=OURS, repeats=2, processes=False)
     rows = {(r["scheme"], r["dtype"], r["n"], r["work"], r["who"]) for r in found["rows"]}
     assert len(rows) == len(found["rows"]) == 2 * 2 * 2 * 2 * 3
     assert all(r["calls"] == 2 and r["low"] <= r["ms"] <= r["high"] and r["gflops"] > 0 for r in found["rows"])
@@ -40,14 +43,55 @@ def test_the_report_has_every_scheme_dtype_length_work_and_contender(quiet: None
     assert found["machine"]["processor"] in text
 
 
-@pytest.mark.parametrize("name", ["dense", "causal"])
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_ours_compute_the_same(name: str) -> None:
-    p = problem(name, 80, "float64", heads=2, d=8)
-    (_, one), (_, other) = (who(p) for who in (numba, generic))
-    assert one is not None
-    assert other is not None
-    for a, b in zip(one()[:3], other()[:3], strict=True):  # type: ignore[index]
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+    subject = SUBJECTS[name]
+    p = subject.problem(192, subject.dtypes[-1])
+    (_, one), (_, other) = (subject.contenders[who].make(p) for who in ("numba", "generic"))  # type: ignore[misc]
+    (o, grads), (again, gradients) = one(), other()
+    rough = 1e-4 if p.dtype == "float32" else 1e-12
+    for a, b in zip((o, *grads), (again, *gradients), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=rough, atol=rough)
+
+
+def test_who_wants_to_be_alone_stands_beside_the_yardsticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list(SUBJECTS["dense"].contenders)
+    assert [room.who for room in rooms("dense", "float32", 64, names, 1)] == [
+        ["numba", "generic", "torch SDPA", "FlexAttention", "GEMM rate"], ["jax", "torch SDPA", "GEMM rate"]]
+    assert [room.who for room in rooms("dense", "float32", 64, ["jax"], 1)] == [["jax"]]
+    times = {"numba": 6.0, "torch SDPA": 4.0, "jax": 10.0, "GEMM rate": 1.0}
+    def pretend(room: Any) -> list[dict[str, Any]]:
+        slow = 2.0 if "jax" in room.who else 1.0
+        return [{"scheme": "dense", "dtype": "float32", "n": 64, "work": "forward", "who": who, "ms": slow * times[who],
+                 "gflops": 1.0 / (slow * times[who])} for who in room.who]
+    monkeypatch.setattr(run, "measured", pretend)
+    monkeypatch.setattr(run, "installed", lambda name: True)
+    found = bench(["dense"], ["float32"], [64], list(times), processes=False)
+    ratios = {row["who"]: row["ratios"]["torch SDPA"] for row in found["rows"]}
+    assert ratios == {"numba": 1.5, "torch SDPA": 1.0, "GEMM rate": 0.25, "jax": 2.5}, "each in its own room"
+    assert len(found["rows"]) == 4
+
+
+def test_a_target_holds_from_its_length_on() -> None:
+    subject = SUBJECTS["dense"]
+    key = next(iter(subject.targets))
+    long = Subject(**{**vars(subject), "targets": {key._replace(n=100): Target(1.0, 1.0)}})
+    found = [long.target(key.ours, key.theirs, key.dtype, key.work, n) for n in (99, 100)]
+    assert found == [None, Target(1.0, 1.0)]
+
+
+def test_a_room_is_a_process_of_its_own() -> None:
+    rows = measured(rooms("dense", "float32", 64, OURS, 1)[0])
+    assert [(row["who"], row["work"]) for row in rows] == [(who, work) for work in (FORWARD, BOTH) for who in OURS]
+    assert all(row["ms"] > 0 for row in rows)
+
+
+def test_what_went_wrong_in_a_room_is_told() -> None:
+    room = rooms("dense", "float32", 64, ["numba"], 1)[0]
+    with pytest.raises(RuntimeError, match=r"nobody on dense float32 n=64 ended with 1:\n(.*\n)*KeyError: 'nobody'"):
+        measured(room._replace(who=["nobody"]))
 
 
 def test_functions_are_called_in_turn_each_as_often() -> None:
@@ -70,8 +114,10 @@ def test_what_is_missed_is_said_and_a_busy_machine_concludes_nothing(
 ) -> None:
     words = ["bench", "--scheme", "dense", "--dtype", "float32", "--n", "64", "--with", "numba, GEMM rate", "--repeats", "1",
              "--no-processes", "--json", str(tmp_path / "found.json")]
+    dense = SUBJECTS["dense"]
     for must, status in ((1e-9, 0), (1e9, 1)):
-        monkeypatch.setattr(run, "TARGETS", {k: Target(must, 1.0, upper=False) for k in run.TARGETS})
+        held = {k: Target(must, 1.0, upper=False) for k in dense.targets if k.dtype == "float32"}
+        monkeypatch.setitem(SUBJECTS, "dense", Subject(**{**vars(dense), "targets": held}))
         assert main(words) == status
         assert capsys.readouterr().out.count("\nmissed: numba, dense float32 n=64, ") == 2 * status
     found = json.loads((tmp_path / "found.json").read_text())
@@ -85,7 +131,7 @@ def test_what_is_missed_is_said_and_a_busy_machine_concludes_nothing(
 
 @pytest.mark.parametrize(("words", "said"), [
     (["--n", "63"], "lengths from 64 on"), (["--n", "many"], "'many' is no size"), (["--repeats", "0"], "one call"),
-    (["--scheme", "sparse"], "'sparse' among dense"), (["--dtype", "float16"], "among float32, float64"),
+    (["--scheme", "nothing"], "'nothing' among dense"), (["--dtype", "float16"], "among float32, float64"),
     (["--with", "me"], "among numba, generic"),
 ])  # fmt: skip
 def test_what_can_not_be_done_is_one_message(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,10 +149,11 @@ def test_other_peoples_code_is_only_loaded_to_take_part() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("name", ["dense", "causal"])
 def test_everyone_computes_the_same(name: str) -> None:
-    p = problem(name, 96, "float32", heads=2, d=16)
-    want = numba(p)[0]()[0]  # type: ignore[index]
-    for who, (_, make) in CONTENDERS.items():
-        pair: Any = make(p)
+    subject = SUBJECTS[name]
+    p = subject.problem(96, "float32")
+    want = p.scheme(*p.inputs)
+    for who, contender in subject.contenders.items():
+        pair: Any = contender.make(p)
         if who == "GEMM rate" or pair is None:
             continue
         o = pair[0]()
