@@ -166,11 +166,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'refattn' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    value = getattr(importlib.import_module(_WHERE[name]), name) if name in _WHERE else _catalogued(name)
     globals()[name] = value
     return value
+
+
+def _catalogued(name: str) -> Any:
+    """A scheme, feature map or pattern that is in the catalogue and not in the list above."""
+    known: dict[str, Any] = {} if name.startswith("_") else importlib.import_module("refattn.catalogue").constructors()
+    if name not in known:
+        raise AttributeError(f"module 'refattn' has no attribute {name!r}; it has {', '.join(sorted({*_WHERE, *known}))}")
+    return known[name]
 
 
 def __dir__() -> list[str]:

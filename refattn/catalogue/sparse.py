@@ -1,0 +1,38 @@
+"""Attention over patterns in the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from refattn.catalogue.base import ODD, SQUARE, Row, Variant, softmax_sizes
+from refattn.catalogue.dense import draw_dense
+from refattn.patterns import Blocks, Global, Heads, Local, Self
+from refattn.schemes.sparse import Sparse
+
+
+def draw_sparse(variant: Variant, seed: int) -> Any:
+    """As ``draw_dense``; as many heads as the pattern has, on two key heads, where they are no size of the variant."""
+    b, n, m, d, e = (variant.sizes[a] for a in "bnmde")
+    h, g = (variant.sizes["h"], variant.sizes["g"]) if "h" in variant.sizes else (len(variant.scheme.pattern.patterns), 2)
+    whole = draw_dense(Variant(variant.scheme, softmax_sizes(b, h, g, n, m, d, e), variant.given), seed)
+    return Sparse.Inputs(**{name: getattr(whole, name) for name in ("q", "k", "v", *variant.given)})
+
+
+SEVERAL = Heads((Local(2, 0), Local(1, 1) & ~Self(), Local(2, 0), Global(first=2, rows=False)))
+SPARSE = Row(
+    name="sparse",
+    variants=(
+        Variant(Sparse(Local(3, 0)), SQUARE),
+        Variant(Sparse(Local(2, 1), align="bottom_right"), ODD),
+        Variant(Sparse(Local(1, 1) | Global(first=1), align="top_left", scale=0.3, heads="tiled"), ODD, ("key_valid",)),
+        Variant(Sparse(Local(1, 1) + Local(0, 2), align="bottom_right"), softmax_sizes(1, 2, 2, 9, 4, 3, 5)),
+        Variant(Sparse(SEVERAL, align="bottom_right"), {"b": 2, "n": 7, "m": 9, "d": 5, "e": 4}),
+        Variant(Sparse(SEVERAL), {"b": 2, "n": 8, "m": 8, "d": 4, "e": 3}, ("mask",)),
+        Variant(Sparse(Blocks(3, back=1)), SQUARE, ("segment_ids", "key_valid")),
+        Variant(Sparse(Local(2, 2, dilation=2) + Self(), align="top_left"), ODD,
+                ("mask", "segment_ids", "kv_segment_ids")),
+    ),
+    draw=draw_sparse,
+    tags=frozenset({"exact", "rows_sum_to_one"}),
+    paper="Child et al. 2019, arXiv:1904.10509",
+)
