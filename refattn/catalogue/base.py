@@ -25,11 +25,24 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Stated:
+    """A quantity of a row (one that ``verify growth`` counts), the law that it follows, and who says so; blocked: at
+    a fixed number of query rows at a time.
+    """
+
+    quantity: str
+    law: str
+    source: str
+    blocked: bool = False
+
+
+@dataclass(frozen=True)
 class Row:
     """A scheme in the catalogue.
 
     draw(variant, seed) returns Inputs in float64 whose values are exact in float8 e4m3. certifiable: ball arithmetic can
-    enclose it. decisions: names of its discrete outcomes (buckets, support), none for smooth schemes.
+    enclose it. decisions: names of its discrete outcomes (buckets, support), none for smooth schemes. growth: what
+    ``refattn verify growth`` holds its first variant to.
     """
 
     name: str
@@ -39,6 +52,7 @@ class Row:
     paper: str
     certifiable: bool = True
     decisions: tuple[str, ...] = field(default=())
+    growth: tuple[Stated, ...] = ()
 
     @property
     def scheme(self) -> Any:

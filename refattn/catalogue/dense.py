@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from refattn import rng
-from refattn.catalogue.base import ODD, SQUARE, Row, Variant, softmax_sizes
+from refattn.catalogue.base import ODD, SQUARE, Row, Stated, Variant, softmax_sizes
 from refattn.schemes.dense import Dense
 
 
@@ -27,6 +27,12 @@ def draw_dense(variant: Variant, seed: int) -> Any:
     return Dense.Inputs(**{name: inputs[name] for name in wanted})
 
 
+TABLE = "Vaswani et al. 2017 (arXiv:1706.03762), table 1: O(n²·d) for a layer"
+SOFTMAX = "Vaswani et al. 2017 (arXiv:1706.03762), equation 1: a softmax over n keys for each of n queries"
+BEYOND = "Dao et al. 2022 (arXiv:2205.14135), theorem 1: O(n) memory beyond inputs and output"
+LINEAR = "Rabe and Staats 2021 (arXiv:2112.05682): self-attention does not need O(n²) memory"
+MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses where all scores are stored"
+MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
 DENSE = Row(
     name="dense",
     variants=(
@@ -47,4 +53,14 @@ DENSE = Row(
     draw=draw_dense,
     tags=frozenset({"exact", "rows_sum_to_one", "permutation_equivariant", "causal"}),
     paper="Vaswani et al. 2017, arXiv:1706.03762",
+    growth=(
+        Stated("multiply-adds of forward", "n²", TABLE),
+        Stated("multiply-adds of vjp", "n²", TABLE),
+        Stated("exponentials of forward", "n²", SOFTMAX),
+        Stated("elements moved by forward", "n²", MOVED),
+        Stated("elements saved", "n", BEYOND),
+        Stated("peak elements of forward", "n²", MATRIX),
+        Stated("peak elements of forward", "n", LINEAR, blocked=True),
+        Stated("peak elements of vjp", "n", LINEAR, blocked=True),
+    ),
 )

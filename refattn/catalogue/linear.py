@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from refattn import rng
-from refattn.catalogue.base import ODD, SQUARE, Row, Variant, softmax_sizes
+from refattn.catalogue.base import ODD, SQUARE, Row, Stated, Variant, softmax_sizes
 from refattn.features.identity import Identity
 from refattn.features.relu import Relu
 from refattn.schemes.linear import Linear
@@ -23,6 +23,8 @@ def draw_linear(variant: Variant, seed: int) -> Any:
     return Linear.Inputs(**{name: inputs[name] for name in ("q", "k", "v", *variant.given)})
 
 
+FACTORED = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.2.1: O(N) time and memory, keys summed up once"
+RUNNING = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.3.1: O(N·C·M) time with a running state, here by chunks"
 LINEAR = Row(
     name="linear",
     variants=(
@@ -40,4 +42,13 @@ LINEAR = Row(
     draw=draw_linear,
     tags=frozenset({"rows_sum_to_one", "permutation_equivariant", "causal", "streams"}),
     paper="Katharopoulos et al. 2020, arXiv:2006.16236",
+    growth=(
+        Stated("exponentials of forward", "n", FACTORED, blocked=True),
+        Stated("elements saved", "n", FACTORED),
+        Stated("multiply-adds of forward", "n", RUNNING, blocked=True),
+        Stated("multiply-adds of vjp", "n", RUNNING, blocked=True),
+        Stated("elements moved by forward", "n", RUNNING, blocked=True),
+        Stated("peak elements of forward", "n", RUNNING, blocked=True),
+        Stated("peak elements of vjp", "n", RUNNING, blocked=True),
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from refattn import rng
-from refattn.catalogue.base import ODD, Row, Sizes, Variant
+from refattn.catalogue.base import ODD, Row, Sizes, Stated, Variant
 from refattn.schemes.linformer import Linformer
 
 
@@ -36,6 +36,7 @@ def _apart(seed: int, name: str, shape: tuple[int, ...]) -> Any:
 SLOTS: Sizes = {**ODD, "s": 4}
 TAPS: Sizes = {**ODD, "c": 2}
 
+FEW_SLOTS = "Wang et al. 2020 (arXiv:2006.04768), §4: O(n·k) time and space, k slots fixed"
 LINFORMER = Row(
     name="linformer",
     variants=(
@@ -50,4 +51,13 @@ LINFORMER = Row(
     draw=draw_linformer,
     tags=frozenset({"approximates(dense)", "permutation_equivariant"}),
     paper="Wang et al. 2020, arXiv:2006.04768",
+    growth=(
+        Stated("multiply-adds of forward", "n", FEW_SLOTS),
+        Stated("multiply-adds of vjp", "n", FEW_SLOTS),
+        Stated("exponentials of forward", "n", FEW_SLOTS),
+        Stated("elements moved by forward", "n", FEW_SLOTS),
+        Stated("elements saved", "n", FEW_SLOTS),
+        Stated("peak elements of forward", "n", FEW_SLOTS),
+        Stated("peak elements of vjp", "n", FEW_SLOTS),
+    ),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from refattn import rng
 from refattn.backend import load
-from refattn.catalogue.base import Row, Sizes, Variant
+from refattn.catalogue.base import Row, Sizes, Stated, Variant
 from refattn.schemes.lsh import LSH
 
 CLEAR = 0.25
@@ -47,6 +47,7 @@ def _rounds(b: int, h: int, n: int, d: int, e: int, r: int, **more: int) -> Size
 HASHED = _rounds(2, 3, 10, 5, 4, 2)
 THREE = _rounds(2, 2, 9, 4, 5, 3)
 
+CHUNKS = "Kitaev et al. 2020 (arXiv:2001.04451), table 1, at a fixed length of chunks; the sort, n·log n, compares only"
 LSH_ROW = Row(
     name="lsh",
     variants=(
@@ -66,4 +67,13 @@ LSH_ROW = Row(
     tags=frozenset({"rows_sum_to_one"}),
     paper="Kitaev et al. 2020, arXiv:2001.04451",
     decisions=("buckets",),
+    growth=(
+        Stated("multiply-adds of forward", "n", CHUNKS),
+        Stated("multiply-adds of vjp", "n", CHUNKS),
+        Stated("exponentials of forward", "n", CHUNKS),
+        Stated("elements saved", "n", CHUNKS),
+        Stated("elements moved by forward", "n", CHUNKS),
+        Stated("peak elements of forward", "n", CHUNKS, blocked=True),
+        Stated("peak elements of vjp", "n", CHUNKS, blocked=True),
+    ),
 )

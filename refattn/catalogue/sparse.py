@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from refattn.catalogue.base import ODD, SQUARE, Row, Variant, softmax_sizes
+from refattn.catalogue.base import ODD, SQUARE, Row, Stated, Variant, softmax_sizes
 from refattn.catalogue.dense import draw_dense
 from refattn.patterns import Blocks, Global, Heads, Local, Self
 from refattn.schemes.sparse import Sparse
@@ -19,6 +19,7 @@ def draw_sparse(variant: Variant, seed: int) -> Any:
 
 
 SEVERAL = Heads((Local(2, 0), Local(1, 1) & ~Self(), Local(2, 0), Global(first=2, rows=False)))
+WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
 SPARSE = Row(
     name="sparse",
     variants=(
@@ -35,4 +36,13 @@ SPARSE = Row(
     draw=draw_sparse,
     tags=frozenset({"exact", "rows_sum_to_one"}),
     paper="Child et al. 2019, arXiv:1904.10509",
+    growth=(
+        Stated("multiply-adds of forward", "n", WINDOW),
+        Stated("multiply-adds of vjp", "n", WINDOW),
+        Stated("exponentials of forward", "n", WINDOW),
+        Stated("elements moved by forward", "n", WINDOW),
+        Stated("elements saved", "n", WINDOW),
+        Stated("peak elements of forward", "n", WINDOW),
+        Stated("peak elements of vjp", "n", WINDOW),
+    ),
 )

@@ -8,7 +8,6 @@ multiples of d = e = 64 for one head of one item. Patterns are counted by the pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from refattn.backend import load, using
@@ -25,79 +24,6 @@ WHOLE = tuple(2**k for k in range(2, 21))
 BLOCKED = tuple(BLOCK * k for k in (2, 3, 4, 5, 6, 8, 16, 32, 64, 128, 256))
 
 
-@dataclass(frozen=True)
-class Stated:
-    """A quantity of a row, the law that it is said to follow, and who says so; ``blocked``: BLOCK rows at a time."""
-
-    quantity: str
-    law: str
-    source: str
-    blocked: bool = False
-
-
-_TABLE = "Vaswani et al. 2017 (arXiv:1706.03762), table 1: O(n²·d) for a layer"
-_SOFTMAX = "Vaswani et al. 2017 (arXiv:1706.03762), equation 1: a softmax over n keys for each of n queries"
-_BEYOND = "Dao et al. 2022 (arXiv:2205.14135), theorem 1: O(n) memory beyond inputs and output"
-_LINEAR = "Rabe and Staats 2021 (arXiv:2112.05682): self-attention does not need O(n²) memory"
-_MOVED = "Dao et al. 2022 (arXiv:2205.14135), theorem 2: Θ(n·d + n²) accesses where all scores are stored"
-_FACTORED = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.2.1: O(N) time and memory, keys summed up once"
-_RUNNING = "Katharopoulos et al. 2020 (arXiv:2006.16236), §3.3.1: O(N·C·M) time with a running state, here by chunks"
-_MATRIX = "Rabe and Staats 2021 (arXiv:2112.05682): O(n²) memory where all scores are stored"
-_CHUNKS = "Kitaev et al. 2020 (arXiv:2001.04451), table 1, at a fixed length of chunks; the sort, n·log n, compares only"
-_WINDOW = "Beltagy et al. 2020 (arXiv:2004.05150), §3.1: a window of w keys for each of n queries is O(n·w)"
-_SLOTS = "Wang et al. 2020 (arXiv:2006.04768), §4: O(n·k) time and space, k slots fixed"
-
-STATED: Mapping[str, tuple[Stated, ...]] = {
-    "dense": (
-        Stated("multiply-adds of forward", "n²", _TABLE),
-        Stated("multiply-adds of vjp", "n²", _TABLE),
-        Stated("exponentials of forward", "n²", _SOFTMAX),
-        Stated("elements moved by forward", "n²", _MOVED),
-        Stated("elements saved", "n", _BEYOND),
-        Stated("peak elements of forward", "n²", _MATRIX),
-        Stated("peak elements of forward", "n", _LINEAR, blocked=True),
-        Stated("peak elements of vjp", "n", _LINEAR, blocked=True),
-    ),
-    "sparse": (
-        Stated("multiply-adds of forward", "n", _WINDOW),
-        Stated("multiply-adds of vjp", "n", _WINDOW),
-        Stated("exponentials of forward", "n", _WINDOW),
-        Stated("elements moved by forward", "n", _WINDOW),
-        Stated("elements saved", "n", _WINDOW),
-        Stated("peak elements of forward", "n", _WINDOW),
-        Stated("peak elements of vjp", "n", _WINDOW),
-    ),
-    "linear": (
-        Stated("exponentials of forward", "n", _FACTORED, blocked=True),
-        Stated("elements saved", "n", _FACTORED),
-        Stated("multiply-adds of forward", "n", _RUNNING, blocked=True),
-        Stated("multiply-adds of vjp", "n", _RUNNING, blocked=True),
-        Stated("elements moved by forward", "n", _RUNNING, blocked=True),
-        Stated("peak elements of forward", "n", _RUNNING, blocked=True),
-        Stated("peak elements of vjp", "n", _RUNNING, blocked=True),
-    ),
-    "linformer": (
-        Stated("multiply-adds of forward", "n", _SLOTS),
-        Stated("multiply-adds of vjp", "n", _SLOTS),
-        Stated("exponentials of forward", "n", _SLOTS),
-        Stated("elements moved by forward", "n", _SLOTS),
-        Stated("elements saved", "n", _SLOTS),
-        Stated("peak elements of forward", "n", _SLOTS),
-        Stated("peak elements of vjp", "n", _SLOTS),
-    ),
-    "lsh": (
-        Stated("multiply-adds of forward", "n", _CHUNKS),
-        Stated("multiply-adds of vjp", "n", _CHUNKS),
-        Stated("exponentials of forward", "n", _CHUNKS),
-        Stated("elements saved", "n", _CHUNKS),
-        Stated("elements moved by forward", "n", _CHUNKS),
-        Stated("peak elements of forward", "n", _CHUNKS, blocked=True),
-        Stated("peak elements of vjp", "n", _CHUNKS, blocked=True),
-    ),
-}
-"""What each row of the catalogue is held to; a row that is not here is refused."""
-
-
 def run(rows: Iterable[Row] = ROWS) -> tuple[Claim, ...]:
     """A claim for each statement about each row, under the row's first variant, and those about patterns.
 
@@ -111,8 +37,8 @@ def run(rows: Iterable[Row] = ROWS) -> tuple[Claim, ...]:
 
 def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
     """The claims about one variant of a row; `blocked`: those at a fixed block too, which take longest to count."""
-    if row.name not in STATED:
-        raise OptionError(f"nothing is stated about the growth of {row.name}: add it to STATED in refattn/verify/growth.py")
+    if not row.growth:
+        raise OptionError(f"nothing is stated about the growth of {row.name}: give its row in refattn/catalogue a growth")
     fixed, at = {x: size for x, size in FIXED.items() if x in variant.sizes}, at_sizes(row, variant)
 
     def counted(n: int, block: int | None) -> tuple[Mapping[str, int], dict[str, int]]:
@@ -121,7 +47,7 @@ def row_claims(row: Row, variant: Variant, blocked: bool = True) -> list[Claim]:
     whole = [counted(n, None) for n in WHOLE]
     tiled = [counted(n, BLOCK) for n in BLOCKED] if blocked else []
     made = []
-    for s in STATED[row.name]:
+    for s in row.growth:
         if s.blocked and not blocked:
             continue
         points = [(sizes, found[s.quantity]) for sizes, found in (tiled if s.blocked else whole)]

