@@ -172,8 +172,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _catalogued(name: str) -> Any:
-    """A scheme, feature map or pattern that is in the catalogue and not in the list above."""
-    known: dict[str, Any] = {} if name.startswith("_") else importlib.import_module("refattn.catalogue").constructors()
+    """A scheme, feature map or pattern that is in the catalogue and not in the list above; modules have small letters."""
+    known: dict[str, Any] = {} if not name[:1].isupper() else importlib.import_module("refattn.catalogue").constructors()
     if name not in known:
         raise AttributeError(f"module 'refattn' has no attribute {name!r}; it has {', '.join(sorted({*_WHERE, *known}))}")
     return known[name]

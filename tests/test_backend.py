@@ -135,6 +135,18 @@ def test_import_pulls_in_nothing_heavy_and_unknown_names_are_named():
         assert getattr(refattn, name) is not None
 
 
+def test_a_scheme_of_the_catalogue_needs_no_other_list_and_modules_are_none(monkeypatch):
+    known = {"Wanted": Dense}
+    monkeypatch.setattr("refattn.catalogue.constructors", lambda: known)
+    assert refattn.Wanted is Dense
+    for name in ("Missing", "wanted"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(refattn, name)
+    monkeypatch.setattr("refattn.catalogue.constructors", lambda: pytest.fail("asked for a module"))
+    with pytest.raises(AttributeError):
+        refattn.wanted  # noqa: B018 - the access is the test
+
+
 def test_trees_keep_names_and_absent_leaves():
     inputs = Dense.Inputs(1, 2, 3, bias=4)
     assert tree.names(inputs) == ["q", "k", "v", "bias"]
