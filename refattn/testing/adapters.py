@@ -202,11 +202,19 @@ class Jax(Numpy):
         return isinstance(x, self.jax.Array)
 
     def vjp(self, forward: Callable[[Mapping[str, Array]], Results], floats: Mapping[str, Array]) -> tuple[Results, Pull]:
-        results, pullback = self.jax.vjp(lambda *xs: forward(dict(zip(floats, xs, strict=True))), *floats.values())
         xp = self.jax.numpy
 
+        def split(*xs: Array) -> tuple[Results, Results]:
+            """Results that have a tangent, and decisions, which have none."""
+            found = forward(dict(zip(floats, xs, strict=True)))
+            smooth = {name: y for name, y in found.items() if xp.issubdtype(y.dtype, xp.floating)}
+            return smooth, {name: y for name, y in found.items() if name not in smooth}
+
+        smooth, pullback, decisions = self.jax.vjp(split, *floats.values(), has_aux=True)
+        results = {**smooth, **decisions}
+
         def pull(do: Array, dlse: Array) -> tuple[dict[str, Array], bool]:
-            cotangents = {name: xp.zeros_like(y) for name, y in results.items()}
+            cotangents = {name: xp.zeros_like(y) for name, y in smooth.items()}
             carries = False
             if "lse" in results:
                 # stop_gradient leaves no trace but gradients of 0; where they are rightly 0 either answer is right.

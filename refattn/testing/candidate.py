@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from refattn.errors import UsageError
+from refattn.testing.subjects import subject_of
 
 STATISTICS = ("o", "lse", "do", "dlse")
 """What a vjp candidate may name besides the inputs of the forward."""
@@ -29,11 +30,18 @@ STATISTICS = ("o", "lse", "do", "dlse")
 
 @dataclass(frozen=True)
 class Fields:
-    """A scheme's inputs as plain names, all that another process has to know of it."""
+    """A scheme's inputs and results as plain names, all that another process has to know of it.
+
+    outputs: results in the order of a tuple. decided: discrete outcomes that a dict of results may hold besides. heads:
+    inputs of shape (..., H, n, d).
+    """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     floats: frozenset[str]
+    outputs: tuple[str, ...] = ("o", "lse")
+    decided: tuple[str, ...] = ()
+    heads: frozenset[str] = frozenset({"q", "k", "v"})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,12 +51,14 @@ class Fields:
 
 def fields(scheme: Any) -> Fields:
     """The input names of `scheme`: those without a default are required; all but booleans and integers are floats."""
+    subject = subject_of(scheme)
     names, defaults = scheme.Inputs._fields, scheme.Inputs._field_defaults
     kinds: Mapping[str, str] = scheme.kinds
     return Fields(
         tuple(name for name in names if name not in defaults),
         tuple(name for name in names if name in defaults),
         frozenset(name for name in names if kinds.get(name, "float") == "float"),
+        tuple(scheme.outputs), subject.decided, subject.heads,
     )
 
 

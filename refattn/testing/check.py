@@ -17,11 +17,13 @@ from refattn.errors import OptionError
 from refattn.expression import written
 from refattn.precision import Precision, for_dtype, parse
 from refattn.testing import only as filters
-from refattn.testing.cases import Case, cases, check_scheme, nulls
+from refattn.testing.cases import Case, cases, nulls
+from refattn.testing.decided import Settled, settle
 from refattn.testing.diagnose import Diagnosis, level_of
 from refattn.testing.judge import judge, missing
 from refattn.testing.readout import read_mask
 from refattn.testing.signature import signature
+from refattn.testing.subjects import subject_of
 from refattn.testing.tolerance import expect, storage
 from refattn.testing.verdicts import Band, CaseVerdict, Level, Naming, Report
 from refattn.testing.worker import open_candidate
@@ -57,11 +59,12 @@ def check(
         For options that mean nothing, and a candidate that can't be loaded.
     """
     scheme, precision = scheme_of(scheme), contract_of(contract, dtype)
-    check_scheme(scheme)
+    subject = subject_of(scheme)
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
-        run = Run(scheme, dtype, precision, runner, None if only is None else filters.parse(only))
+        limits = None if only is None else filters.parse(only, subject.families, subject.axes)
+        run = Run(scheme, dtype, precision, runner, limits)
         run.all_cases(progress)
         readout = run.read_mask() if run.failed() else ""
     options = run.arguments(vjp=vjp, backward=backward, library=library, dtype=dtype, contract=contract, layout=layout,
@@ -142,7 +145,8 @@ class Run:
             self.takes_dlse = False
             case = replace(case, dlse=None)
             ref = expect(case.scheme, case.inputs, self.precision, case.do)
-        return self.judged(case, ref, outcome)
+        settled = settle(case, ref, outcome.outputs, self.precision)
+        return self.judged(settled.case, settled.ref, outcome, settled)
 
     def _not_run(self, case: Case, outcome: Any) -> CaseVerdict:
         """The verdict on a candidate that refused, crashed, hung or wrote into its inputs."""
@@ -153,20 +157,26 @@ class Run:
     def _plain(self, case: Case, level: Level, remark: str, seconds: float = 0.0) -> CaseVerdict:
         return CaseVerdict(case.id, case.flag, level, remark=remark, sizes=case.sizes, seconds=seconds)
 
-    def judged(self, case: Case, ref: Mapping[str, Band], outcome: Any) -> CaseVerdict:
-        """Every tensor that came back against its band; o must be among them, and every gradient that was not declined."""
+    def judged(self, case: Case, ref: Mapping[str, Band], outcome: Any, settled: Settled) -> CaseVerdict:
+        """Every tensor that came back against its band; o must be among them, and every gradient that was not declined.
+
+        The decisions that came back are judged before; where some are wrong, values are compared with the reference's.
+        """
         got = outcome.outputs
         owed = [n for n in ref if n not in got and n != "lse" and n not in outcome.declined]
         tensors = [judge(n, got[n], ref[n], self.dtype) for n in ref if n in got] + [missing(n) for n in owed]
         self.declined |= dict.fromkeys(outcome.declined)
-        level = max(t.level for t in tensors)
+        level = max(t.level for t in (*settled.verdicts, *tensors))
         remark = ""
+        if settled.doubt and level > Level.WARN:
+            return self._plain(case, Level.UNDECIDED, settled.doubt, outcome.seconds)
         if case.soft and level > Level.WARN:
             level, remark = Level.WARN, f"{case.effect}: {case.flag}"
             tensors = [replace(t, level=min(t.level, Level.WARN)) for t in tensors]
         if not case.soft:
             self.outputs[case.id] = (case, got)
             self.diagnosis.collect(case, got, ref, tensors)
+        tensors = [*settled.verdicts, *tensors]
         return CaseVerdict(case.id, case.flag, level, tuple(tensors), (), remark, case.sizes, outcome.seconds)
 
     def vacuous(self, case: Case, ref: Mapping[str, Band]) -> str | None:
@@ -208,8 +218,10 @@ class Run:
         """Verdicts with their names, and what the inputs can and can't see."""
         names = self.diagnosis.names() if self.failed() else []
         classes, words = signature(self.diagnosis.evidence) if self.failed() else ([], [])
-        if self.outputs and not any("lse" in got for _, got in self.outputs.values()):
+        if "lse" in self.scheme.outputs and self.outputs and not any("lse" in got for _, got in self.outputs.values()):
             words.append("no lse was returned: in half precision it is the only witness in float32, and shows the most")
+        if note := subject_of(self.scheme).note(self.scheme, [case for case, _ in self.outputs.values()]):
+            words.append(note)
         looks = self.diagnosis.looks()
         verdicts = tuple(self._with_names(v, names, looks) for v in self.verdicts)
         power = self.diagnosis.power()

@@ -21,7 +21,7 @@ from refattn.testing.cases import Case
 from refattn.testing.judge import ratios
 from refattn.testing.match import Match, match, out_of_class
 from refattn.testing.mutants import Mutant, applicable
-from refattn.testing.staged import Staged
+from refattn.testing.subjects import kernel_of
 from refattn.testing.tolerance import exact_in
 from refattn.testing.verdicts import Band, Level, Naming, TensorVerdict
 
@@ -50,7 +50,12 @@ class Evidence:
 
     def fails(self, mutant: Mutant) -> bool:
         """True if a tensor of the mutant's side is out of its bound here."""
-        return any(name in self.failing for name in mutant.tensors)
+        return any(mutant.concerns(name) for name in self.failing)
+
+    @property
+    def fails_forward(self) -> bool:
+        """True if a result of the forward is out of its bound here."""
+        return any(not name.startswith("d") for name in self.failing)
 
 
 @dataclass
@@ -74,7 +79,7 @@ class Diagnosis:
         failing = frozenset(name for name, t in there.items() if t.level == Level.FAIL)
         e = Evidence(case, got, ref, failing, unfit={n: t.where for n, t in there.items() if t.reason == "dtype"})
         mutants = [m for m in applicable(case, self.dtype, self.backward) if not granted(m, self.precision)]
-        right = Staged(case.scheme, case.inputs)
+        right = kernel_of(case.scheme)(case.scheme, case.inputs)
         if mutants:
             right.run()
         for m in mutants:
@@ -100,7 +105,7 @@ class Diagnosis:
     # ---- names of a failing candidate
     def names(self) -> list[tuple[Naming, int]]:
         """(name, number of failing cases that it explains), best first: forward mistakes if the forward fails."""
-        forward = any(e.failing & {"o", "lse"} for e in self.evidence)
+        forward = any(e.fails_forward for e in self.evidence)
         self._fit()
         side = [m for m in self.mutants.values() if m.backward != forward]
         found = [(m, n, self._residual(m)) for m in side if (n := self._explains(m))]
@@ -109,8 +114,8 @@ class Diagnosis:
 
     def failing_cases(self) -> int:
         """How many cases fail on the side that names are looked for."""
-        forward = any(e.failing & {"o", "lse"} for e in self.evidence)
-        return sum(bool(e.failing & {"o", "lse"}) if forward else bool(e.failing) for e in self.evidence)
+        forward = any(e.fails_forward for e in self.evidence)
+        return sum(e.fails_forward if forward else bool(e.failing) for e in self.evidence)
 
     def _explains(self, m: Mutant) -> int:
         """How many failing cases the mutant explains; 0 if it leaves a fifth unexplained, or is seen to be absent."""
@@ -180,8 +185,7 @@ class Diagnosis:
         ids = [e for e in self.evidence if m.id in e.matches]
         where = max(ids, key=lambda e: e.matches[m.id].power * e.fails(m))
         best = where.matches[m.id]
-        instead = None if m.instead is None else written(m.instead(self.evidence[0].case.scheme))
-        return Naming(m.id, self._title(m), best.amplitude, best.power, how, instead)
+        return Naming(m.id, self._title(m), best.amplitude, best.power, how, under(m, self.evidence[0].case.scheme))
 
     def _title(self, m: Mutant) -> str:
         """The title, with the sizes that fit the failing cases where they differ."""
@@ -198,8 +202,7 @@ class Diagnosis:
             if near:
                 m, x = max(near, key=lambda pair: 2 * pair[1].t * pair[1].power - pair[1].power ** 2)
                 how = "filter" if x.power >= CERTAIN else "hint"
-                instead = None if m.instead is None else written(m.instead(e.case.scheme))
-                out[e.case.id] = [Naming(m.id, m.title, x.amplitude, x.power, how, instead)]
+                out[e.case.id] = [Naming(m.id, m.title, x.amplitude, x.power, how, under(m, e.case.scheme))]
         return out
 
     def _like(self, x: Match) -> bool:
@@ -210,6 +213,12 @@ class Diagnosis:
         seen = [e for e in self.evidence if m.id in e.matches and e.matches[m.id].power >= CERTAIN]
         agree = [e for e in seen if 0.5 <= e.matches[m.id].amplitude <= 1.6]
         return len(agree) >= 0.9 * len(seen)
+
+
+def under(m: Mutant, scheme: Any) -> str | None:
+    """The scheme under which a mistake would be right, written; None if it is no convention."""
+    found = None if m.instead is None else m.instead(scheme)
+    return None if found is None else written(found)
 
 
 EAGER = frozenset({"F4", "F14", "F14r", "F15", "F15z", "F16b", "B5", "B5p", "B20", "B21"})

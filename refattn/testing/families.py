@@ -25,15 +25,24 @@ class Want:
     def takes(self, *names: str) -> bool:
         return set(names) <= self.accepts
 
+    def option(self, name: str) -> Any:
+        """A field of the scheme; None where it has none of this name."""
+        return getattr(self.scheme, name, None)
+
+    @property
+    def placed(self) -> bool:
+        """True if it matters where queries and keys stand: causal order, or a pattern."""
+        return bool(self.option("causal")) or self.option("pattern") is not None
+
     @property
     def hides(self) -> bool:
         """True if some family input or the configuration can hide keys."""
-        return self.scheme.causal or bool(self.accepts & {"mask", "key_valid", "segment_ids"})
+        return self.placed or bool(self.accepts & {"mask", "key_valid", "segment_ids"})
 
 
 def aligned(want: Want, sizes: Sizes) -> bool:
-    """Causal order needs n = m or an alignment."""
-    return not want.scheme.causal or want.scheme.align is not None or sizes["n"] == sizes["m"]
+    """Causal order and patterns need n = m or an alignment."""
+    return not want.placed or want.option("align") is not None or sizes["n"] == sizes["m"]
 
 
 def anywhere(want: Want, sizes: Sizes) -> bool:
@@ -91,7 +100,7 @@ def family(name: str, flag: str, effect: str, tiers: Mapping[str, Sizes] = BOTH,
 def scores_of(x: Inputs, want: Want, std: float) -> None:
     """Scale q so that the scores have this standard deviation under the scheme's own scale, as far as the dtype reaches."""
     d = x["q"].shape[-1]
-    scale = want.scheme.scale if want.scheme.scale else d**-0.5
+    scale = want.option("scale") if want.option("scale") else d**-0.5
     x["q"] = x["q"] * min(std / (abs(scale) * d**0.5), 2.0**12 if want.dtype == "float16" else 2.0**60)
 
 
@@ -118,12 +127,12 @@ def _large(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family(
     "far below", "a finite number for −∞ in the mask", "hidden keys are seen once visible scores lie below the number",
-    applies=lambda want: want.hides and want.dtype != "float16" and want.scheme.softcap is None,
+    applies=lambda want: want.hides and want.dtype != "float16" and want.option("softcap") is None,
 )  # fmt: skip
 def _far_below(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.0)
     half = -(-x["q"].shape[-1] // 2)
-    scale = abs(want.scheme.scale or x["q"].shape[-1] ** -0.5)
+    scale = abs(want.option("scale") or x["q"].shape[-1] ** -0.5)
     c = (7e4 / (half * scale)) ** 0.5
     x["q"][..., :half], x["k"][..., :half] = -c, c
     hide(g, x, want)
@@ -261,22 +270,22 @@ def _sink(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("softcap", "the softcap, its place and its slope", "large scores are not capped",
-        applies=lambda want: want.scheme.softcap is not None)  # fmt: skip
+        applies=lambda want: want.option("softcap") is not None)  # fmt: skip
 def _softcap(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    scores_of(x, want, 0.8 * want.scheme.softcap)
+    scores_of(x, want, 0.8 * want.option("softcap"))
     hide(g, x, want)
 
 
 @family("dropout", "the keep mask and its rescaling, forward and backward", "activations off by the keep rate",
-        applies=lambda want: want.takes("keep") and want.scheme.keep_rate is not None)  # fmt: skip
+        applies=lambda want: want.takes("keep") and want.option("keep_rate") is not None)  # fmt: skip
 def _dropout(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
-    x["keep"] = g.random((sizes["b"], sizes["h"], sizes["n"], sizes["m"])) < want.scheme.keep_rate
+    x["keep"] = g.random((sizes["b"], sizes["h"], sizes["n"], sizes["m"])) < want.option("keep_rate")
 
 
 @family("positions", "decoding with a length per item", "an item sees another item's length", {
     "pow2": sizes(4, 2, 2, 1, 64, 64, 64), "odd": sizes(3, 2, 2, 5, 53, 24, 20)},
-    applies=lambda want: want.scheme.causal and want.takes("q_positions"), fits=anywhere)  # fmt: skip
+    applies=lambda want: want.option("causal") and want.takes("q_positions"), fits=anywhere)  # fmt: skip
 def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     first = np.linspace(0, sizes["m"] - sizes["n"], sizes["b"]).astype(np.int64)
@@ -285,7 +294,7 @@ def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("mixed positions", "positions that do not ascend: tiles skipped by comparing their ends", "packed or permuted tokens lose keys", {
     "pow2": sizes(1, 2, 2, 128, 128, 64, 64), "odd": sizes(2, 3, 3, 45, 70, 24, 20)},
-    applies=lambda want: want.scheme.causal and want.takes("q_positions", "k_positions"), fits=anywhere)  # fmt: skip
+    applies=lambda want: want.option("causal") and want.takes("q_positions", "k_positions"), fits=anywhere)  # fmt: skip
 def _mixed(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.5)
     x["q_positions"] = g.random((sizes["b"], sizes["n"])).argsort(axis=1) + max(sizes["m"] - sizes["n"], 0)
@@ -299,7 +308,7 @@ def _small(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("half range", "products accumulated or scaled in half precision", "overflow at scores of ordinary size", {
-    "pow2": sizes(1, 2, 2, 64, 64, 64, 64)}, applies=lambda want: want.dtype == "float16" and want.scheme.softcap is None,
+    "pow2": sizes(1, 2, 2, 64, 64, 64, 64)}, applies=lambda want: want.dtype == "float16" and want.option("softcap") is None,
         exempt=("previous row",))  # fmt: skip
 def _half_range(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     balanced = np.where(np.arange(x["k"].shape[-1]) % 2, 1.0, -1.0)  # no key is larger than another for every query

@@ -16,7 +16,8 @@ import numpy as np
 
 from refattn.backend import active, of, using
 from refattn.testing.cases import Case
-from refattn.testing.staged import Staged
+from refattn.testing.stages import Stages
+from refattn.testing.subjects import kernel_of, subject_of
 from refattn.testing.tolerance import band
 from refattn.testing.verdicts import Band
 
@@ -31,7 +32,7 @@ FORWARD, BACKWARD = ("o", "lse"), ("dq", "dk", "dv", "dbias", "dsink")
 @dataclass(frozen=True)
 class Mutant:
     """One mistake. rounds: it adds roundings, which a bound can't tell from noise, so that only the matched filter names
-    it. several: it needs more than one tile. instead: the scheme under which it would be right, if it is a convention.
+    it. several: it needs more than one tile. instead: the scheme under which it would be right, if it is one; else None.
     equivalent_to: the id that gives the same results on every case that both apply to. at: for a mistake that has a size,
     the same mistake `a` times as large.
     """
@@ -57,21 +58,25 @@ class Mutant:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors in which the mistake is looked for."""
+        """The tensors of softmax attention in which the mistake is looked for."""
         return BACKWARD if self.backward else FORWARD
 
-    def values(self, case: Case, dtype: str, right: Staged | None = None) -> Outputs:
+    def concerns(self, name: str) -> bool:
+        """True if the mistake is looked for in this result: gradients are those whose names begin with d."""
+        return name.startswith("d") == self.backward
+
+    def values(self, case: Case, dtype: str, right: Stages | None = None) -> Outputs:
         """What a kernel with this mistake returns in exact arithmetic: the tensors of its side, as float64 arrays.
 
         right: an unpatched kernel that has run on this case, whose forward a mistake of the backward starts from.
         """
         with np.errstate(all="ignore"):  # a mistake may overflow; that is what it is
             if right is not None and self.backward:
-                out = right.again(self.patches, dtype, self.tile or 64).backward(right.o, right.lse, case.do, case.dlse)
+                out = right.again(self.patches, dtype, self.tile or 64).resume(case.do, case.dlse)
                 out = out if self.after is None else self.after(out, case, dtype, self.tile)
             else:
                 out = self._run(case, case.inputs, case.do, case.dlse, dtype)
-        return {name: x for name, x in out.items() if name in self.tensors}
+        return {name: x for name, x in out.items() if self.concerns(name)}
 
     def bands(self, case: Case, dtype: str, backend: Any) -> dict[str, Band]:
         """The same under the rounding reading `backend`: the mutant's own bounds."""
@@ -79,13 +84,13 @@ class Mutant:
             inputs = type(case.inputs)(*(x if x is None else b.lift(x) for x in case.inputs))
             do, dlse = (None if x is None else b.lift(x) for x in (case.do, case.dlse))
             out = self._run(case, inputs, do, dlse, dtype)
-            return {name: band(stored(b, name, x)) for name, x in out.items() if name in self.tensors}
+            return {name: band(stored(b, name, x)) for name, x in out.items() if self.concerns(name)}
 
     def _run(self, case: Case, inputs: Any, do: Array, dlse: Array, dtype: str) -> Outputs:
         scheme = case.scheme
         if self.before is not None:
             scheme, inputs = self.before(scheme, inputs, self.tile)
-        kernel = Staged(scheme, inputs, self.patches, dtype, self.tile or 64)
+        kernel = kernel_of(scheme)(scheme, inputs, self.patches, dtype, self.tile or 64)
         out = kernel.run(do, dlse) if self.backward else kernel.run()
         return out if self.after is None else self.after(out, case, dtype, self.tile)
 
@@ -117,7 +122,7 @@ def _tiled(m: Mutant, tile: int) -> Mutant:
 
 
 def everything() -> tuple[Mutant, ...]:
-    """The whole dictionary, loaded."""
+    """The dictionary of softmax attention, loaded."""
     for name in ("forward", "layout", "masks", "backward", "terms"):
         importlib.import_module(f"refattn.testing.mutants_{name}")  # fills the dictionary when it is first imported
     return tuple(MUTANTS)
@@ -127,7 +132,8 @@ def applicable(case: Case, dtype: str, backward: bool) -> list[Mutant]:
     """The mutants that change something on this case; those of the backward only if it is judged."""
     if case.soft or 0 in case.sizes.values():
         return []
-    return [m for m in everything() if (backward or not m.backward) and m.applies(case, dtype)]
+    known = subject_of(case.scheme).mutants(case.scheme)
+    return [m for m in known if (backward or not m.backward) and m.applies(case, dtype)]
 
 
 def host(x: Array) -> Any:

@@ -14,6 +14,7 @@ from refattn.testing.mutants import MUTANTS, Mutant, add
 from refattn.testing.mutants_forward import blind, hides, lower, rounded, scales, tiles
 from refattn.testing.mutants_layout import as_if_contiguous
 from refattn.testing.staged import Staged
+from refattn.testing.subjects import kernel_of
 
 Array = Any
 
@@ -121,7 +122,7 @@ def _from_diagonal(kernel: Staged, usual: Any, x: Array, y: Array) -> Array:
 
 def _nan_rows(out: Any, case: Case, dtype: str, tile: int) -> Any:
     """dq of a query that sees nothing is NaN, and so are dk and dv of every head that has one."""
-    kernel = Staged(case.scheme, case.inputs)
+    kernel = kernel_of(case.scheme)(case.scheme, case.inputs)
     kernel.prepare()
     none = np.broadcast_to(~kernel.see.any(axis=-1, keepdims=True), (*case.do.shape[:3], 1))
     heads = none.any(axis=-2, keepdims=True).reshape(case.sizes["b"], case.sizes["g"], -1, 1, 1).any(axis=2)
@@ -137,7 +138,7 @@ def _masked_as(m: Mutant) -> Mutant:
 
     def recompute(kernel: Staged, usual: Any, q: Array, k: Array, lse: Array) -> Array:
         scheme, inputs = (kernel.scheme, kernel.inputs) if m.before is None else m.before(kernel.scheme, kernel.inputs, m.tile)
-        other = Staged(scheme, inputs, {n: p for n, p in m.patches.items() if n == "hide"}, kernel.dtype, m.tile or 64)
+        other = type(kernel)(scheme, inputs, {n: p for n, p in m.patches.items() if n == "hide"}, kernel.dtype, m.tile or 64)
         other.prepare()
         s = other.do("hide", kernel.add_bias(kernel.bend(kernel.scores(q, k))))
         xp = of(s, lse).xp
@@ -149,7 +150,7 @@ def _masked_as(m: Mutant) -> Mutant:
 
 
 def keyed(case: Case, dtype: str) -> bool:
-    return case.inputs.keep is not None
+    return case.given("keep") is not None
 
 
 add(
@@ -183,23 +184,23 @@ add(
     Mutant("B11v", "tail", "dk and dv without the first tile of {tile} queries", tile=-1, applies=lambda c, _: c.sizes["n"] > 16,
            patches={"pull_k": _without_first, "pull_v": _without_first}),
     Mutant("B24", "causal", "dk and dv from queries at the key's own index and later (tiles of {tile}), without the offset m − n", tile=-1,
-           applies=lambda c, _: c.scheme.causal and c.sizes["m"] > c.sizes["n"] and c.inputs.q_positions is None,
+           applies=lambda c, _: c.option("causal") and c.sizes["m"] > c.sizes["n"] and c.given("q_positions") is None,
            patches={"pull_k": _from_diagonal, "pull_v": _from_diagonal}),
     Mutant("B33", "blind rows", "NaN from exp(−∞ − (−∞)) where a query sees nothing", lambda c, _: blind(c), after=_nan_rows),
-    Mutant("B12", "scores", "the slope of the softcap is omitted", lambda c, _: c.scheme.softcap is not None,
+    Mutant("B12", "scores", "the slope of the softcap is omitted", lambda c, _: c.option("softcap") is not None,
            patches={"pull_scores": lambda k, usual, ds: ds * k.scale}),
     Mutant("B13", "lse", "dlse is ignored", lambda c, _: c.dlse is not None, patches={"delta": _no_dlse}),
     Mutant("B13s", "lse", "dlse with the wrong sign", lambda c, _: c.dlse is not None,
            patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, dlse * -1.0, lse)}),
     _dlse_off(1.0),
     Mutant("B14", "bias", "dbias of the last item alone, not summed over the items that share the bias",
-           lambda c, _: c.inputs.bias is not None and c.sizes["b"] > 1 and (c.inputs.bias.ndim < 4 or c.inputs.bias.shape[0] == 1),
+           lambda c, _: c.given("bias") is not None and c.sizes["b"] > 1 and (c.given("bias").ndim < 4 or c.given("bias").shape[0] == 1),
            patches={"pull_bias": _bare_bias}),
-    Mutant("B14s", "bias", "dbias with the scale of q·k", lambda c, d: c.inputs.bias is not None and scales(c, d),
+    Mutant("B14s", "bias", "dbias with the scale of q·k", lambda c, d: c.given("bias") is not None and scales(c, d),
            patches={"pull_bias": lambda k, usual, ds: usual(ds) * k.scale}),
-    Mutant("B15", "sink", "dsink is zero", lambda c, _: c.inputs.sink is not None,
+    Mutant("B15", "sink", "dsink is zero", lambda c, _: c.given("sink") is not None,
            patches={"pull_sink": lambda k, usual, delta, lse: usual(delta, lse) * 0.0}),
-    Mutant("B15l", "sink", "P recomputed from an lse without the sink", lambda c, _: c.inputs.sink is not None,
+    Mutant("B15l", "sink", "P recomputed from an lse without the sink", lambda c, _: c.given("sink") is not None,
            patches={"saved": _without_sink}),
     Mutant("B16", "dropout", "the keep mask is missing in dP", keyed,
            patches={"pull_weights": lambda k, usual, do, v: of(do, v).xp.matmul(do, of(v).xp.matrix_transpose(v))}),

@@ -12,6 +12,7 @@ from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add, reading
 from refattn.testing.staged import Staged, sum_of
+from refattn.testing.subjects import kernel_of
 from refattn.testing.tolerance import exact_in, toward_zero
 
 Array = Any
@@ -40,7 +41,7 @@ def lower(dtype: str) -> str:
 
 
 def own_scale(case: Case) -> float:
-    return float(case.sizes["d"] ** -0.5 if case.scheme.scale is None else case.scheme.scale)
+    return float(case.sizes["d"] ** -0.5 if case.option("scale") is None else case.option("scale"))
 
 
 def scales(case: Case, dtype: str) -> bool:
@@ -94,16 +95,16 @@ def _round_keys(kernel: Staged, usual: Any, q: Array, k: Array) -> Array:
 add(
     Mutant("F4", "scores", "scale folded into k in half precision",
            lambda c, dtype: dtype in HALF and abs(math.frexp(own_scale(c))[0]) not in (0.0, 0.5), _half_keys, {"scores": _round_keys}, rounds=True),
-    Mutant("F5", "scores", "bias added before the scale, so scaled too", lambda c, _: c.inputs.bias is not None and own_scale(c) != 1,
+    Mutant("F5", "scores", "bias added before the scale, so scaled too", lambda c, _: c.given("bias") is not None and own_scale(c) != 1,
            lambda s, x, t: (s, x._replace(bias=x.bias * (x.q.shape[-1] ** -0.5 if s.scale is None else s.scale)))),
-    Mutant("F6", "scores", "softcap omitted", lambda c, _: c.scheme.softcap is not None, lambda s, x, t: (replace(s, softcap=None), x)),
+    Mutant("F6", "scores", "softcap omitted", lambda c, _: c.option("softcap") is not None, lambda s, x, t: (replace(s, softcap=None), x)),
     Mutant("F6m", "scores", "softcap applied after the mask, so hidden keys get −softcap",
-           lambda c, _: c.scheme.softcap is not None and hides(c),
-           patches={"hide": lambda kernel, usual, s: of(s).xp.where(kernel.see, s, -kernel.scheme.softcap)}),
-    Mutant("F6s", "scores", "softcap applied before the scale", lambda c, _: c.scheme.softcap is not None and scales(c, _),
+           lambda c, _: c.option("softcap") is not None and hides(c),
+           patches={"hide": lambda kernel, usual, s: of(s).xp.where(kernel.see, s, -kernel.option("softcap"))}),
+    Mutant("F6s", "scores", "softcap applied before the scale", lambda c, _: c.option("softcap") is not None and scales(c, _),
            patches={"bend": lambda k, usual, s: usual(s / k.scale) * k.scale}),
-    Mutant("F6b", "scores", "softcap applied after the bias", lambda c, _: c.scheme.softcap is not None and c.inputs.bias is not None,
-           patches={"bend": lambda k, usual, s: usual(s + k.inputs.bias) - k.inputs.bias}),
+    Mutant("F6b", "scores", "softcap applied after the bias", lambda c, _: c.option("softcap") is not None and c.given("bias") is not None,
+           patches={"bend": lambda k, usual, s: usual(s + k.given("bias")) - k.given("bias")}),
     Mutant("F14r", "precision", "products q·k held in half precision before they are scaled: beyond its range they are infinite",
            lambda c, dtype: dtype == "float16", rounds=True, patches={"scores": lambda k, usual, q, x: _raw_half(k, q, x)}),
     Mutant("F14", "precision", "scores rounded to half precision", lambda c, dtype: dtype != "float64", rounds=True,
@@ -114,8 +115,13 @@ add(
 # ---- softmax
 def hides(case: Case) -> bool:
     """True if some pair of the case is hidden."""
-    x = case.inputs
-    return case.scheme.causal or any(y is not None for y in (x.mask, x.key_valid, x.segment_ids))
+    hiding = ("mask", "key_valid", "segment_ids")
+    return placed(case) or any(case.given(name) is not None for name in hiding)
+
+
+def placed(case: Case) -> bool:
+    """True if it matters where queries and keys stand: causal order, or a pattern."""
+    return bool(case.option("causal")) or case.option("pattern") is not None
 
 
 def _overflow(kernel: Staged, usual: Any, s: Array) -> Array:
@@ -162,7 +168,7 @@ def _stale_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Ar
     for at, top in running(kernel, s, c):
         part = xp.sum(kernel.weights(s[..., at], top), axis=-1, keepdims=True)
         z = part if z is None else z + part
-    return z if kernel.inputs.sink is None else z + xp.exp(kernel.sinks() - c)
+    return z if kernel.given("sink") is None else z + xp.exp(kernel.sinks() - c)
 
 
 def _stale_combine(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
@@ -258,7 +264,7 @@ def _bare_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) ->
 
 
 def two(case: Case, dtype: str) -> bool:
-    return case.sizes["m"] > 2 and case.inputs.sink is None and case.inputs.keep is None
+    return case.sizes["m"] > 2 and case.given("sink") is None and case.given("keep") is None
 
 
 add(
@@ -282,17 +288,17 @@ add(
     Mutant("F16b", "precision", "weights rounded to half precision in a kernel that promises float32", rounds=True,
            applies=lambda c, dtype: dtype in ("float32", "float64"),
            patches={"combine": lambda k, usual, e, z, v, c, s: usual(rounded(e, lower(k.dtype)), z, v, c, s)}),
-    Mutant("F18", "softmax", "sink omitted", lambda c, _: c.inputs.sink is not None, lambda s, x, t: (s, x._replace(sink=None))),
-    Mutant("F18v", "softmax", "the sink's weight is given to the first value", lambda c, _: c.inputs.sink is not None,
+    Mutant("F18", "softmax", "sink omitted", lambda c, _: c.given("sink") is not None, lambda s, x, t: (s, x._replace(sink=None))),
+    Mutant("F18v", "softmax", "the sink's weight is given to the first value", lambda c, _: c.given("sink") is not None,
            patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) + of(z).xp.exp(k.sinks() - c) / z * v[..., :1, :]}),
-    Mutant("F18l", "lse", "lse without the sink", lambda c, _: c.inputs.sink is not None, patches={"statistic": _bare_statistic}),
-    Mutant("F19", "heads", "the sink of head h is that of head h − 1", lambda c, _: c.inputs.sink is not None and c.sizes["h"] > 1,
+    Mutant("F18l", "lse", "lse without the sink", lambda c, _: c.given("sink") is not None, patches={"statistic": _bare_statistic}),
+    Mutant("F19", "heads", "the sink of head h is that of head h − 1", lambda c, _: c.given("sink") is not None and c.sizes["h"] > 1,
            lambda s, x, t: (s, x._replace(sink=of(x.sink).xp.roll(x.sink, 1)))),
     Mutant("F19b", "heads", "the bias of head h is that of head h − 1",
-           lambda c, _: c.inputs.bias is not None and c.inputs.bias.ndim > 2 and c.inputs.bias.shape[-3] > 1,
+           lambda c, _: c.given("bias") is not None and c.given("bias").ndim > 2 and c.given("bias").shape[-3] > 1,
            lambda s, x, t: (s, x._replace(bias=of(x.bias).xp.roll(x.bias, 1, axis=-3)))),
-    Mutant("F45", "softmax", "dropout without dividing by the keep rate", lambda c, _: c.inputs.keep is not None,
-           patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) * k.scheme.keep_rate}),
+    Mutant("F45", "softmax", "dropout without dividing by the keep rate", lambda c, _: c.given("keep") is not None,
+           patches={"combine": lambda k, usual, e, z, v, c, s: usual(e, z, v, c, s) * k.option("keep_rate")}),
     *(Mutant(f"{i}@{t}", "merge", f"{way} split into {text}: {what}", two, patches={"combine": patch}, tile=t)
       for i, way, what, patch in MERGES for t, text in SPLITS.items()),
     *(Mutant(f"F48c@{t}", "merge", f"keys split into {text}: parts and their lse merged by exp and log of an lse in base 2", two,
@@ -318,7 +324,7 @@ def _half_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Arr
         z = z if top is None else z * np.exp(top - now)
         z, top = rounded(z + kernel.weights(s[..., at], now).sum(axis=-1, keepdims=True), lower(kernel.dtype)), now
     z = z if top is None else z * np.exp(top - c)
-    return z if kernel.inputs.sink is None else z + np.exp(kernel.sinks() - c)
+    return z if kernel.given("sink") is None else z + np.exp(kernel.sinks() - c)
 
 
 def _e4m3(x: Array) -> Array:
@@ -345,7 +351,7 @@ add(
     Mutant("F46", "lse", "lse in base 2", after=lambda out, case, dtype, tile: {**out, "lse": out["lse"] / math.log(2.0)}),
     Mutant("F47", "lse", "lse without the row maximum", patches={"statistic": lambda k, usual, z, c, s: usual(z, c * 0.0, s)}),
     Mutant("F47u", "lse", "lse of scores without their scale",
-           lambda c, _: scales(c, _) and c.inputs.bias is None and c.scheme.softcap is None and c.inputs.sink is None,
+           lambda c, _: scales(c, _) and c.given("bias") is None and c.option("softcap") is None and c.given("sink") is None,
            patches={"statistic": _unscaled_statistic}),
     Mutant("F46i", "lse", "lse = +∞ for a query that sees nothing", lambda c, _: blind(c),
            after=lambda out, case, dtype, tile: {**out, "lse": of(out["lse"]).xp.where(out["lse"] == -math.inf, math.inf, out["lse"])}),
@@ -354,8 +360,8 @@ add(
 
 def blind(case: Case) -> bool:
     """True if some query of the case sees nothing and there is no sink."""
-    if case.inputs.sink is not None or not hides(case):
+    if case.given("sink") is not None or not hides(case):
         return False
-    kernel = Staged(case.scheme, case.inputs)
+    kernel = kernel_of(case.scheme)(case.scheme, case.inputs)
     kernel.prepare()
     return bool((~kernel.see.any(axis=-1)).any())

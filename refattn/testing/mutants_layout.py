@@ -10,6 +10,7 @@ import numpy as np
 from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import LAYOUT, Mutant, add
+from refattn.testing.mutants_forward import placed
 
 Array = Any
 
@@ -39,7 +40,7 @@ def exchangeable(case: Case, dtype: str) -> bool:
     """True if tokens may be taken for heads and heads for tokens: the numbers fit, and no input says which is which."""
     (n, m, h, g), i = (case.sizes[a] for a in "nmhg"), case.inputs
     plain = all(x is None for x in i[3:])
-    ordered = not case.scheme.causal or case.scheme.align is not None or h == g
+    ordered = not placed(case) or case.option("align") is not None or h == g
     return plain and ordered and n % m == 0 and h > 0 and (n, h) != (1, 1)
 
 

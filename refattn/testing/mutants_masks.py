@@ -12,7 +12,7 @@ import numpy as np
 from refattn.backend import active, of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, add, host
-from refattn.testing.mutants_forward import blind, hides
+from refattn.testing.mutants_forward import blind, hides, placed
 from refattn.testing.staged import Staged
 
 Array = Any
@@ -48,15 +48,15 @@ def shifted(by: int) -> Any:
 
 
 def causal(case: Case, dtype: str) -> bool:
-    return bool(case.scheme.causal)
+    return bool(case.option("causal"))
 
 
 def unordered(case: Case, dtype: str) -> bool:
-    return not case.scheme.causal and case.sizes["m"] > 1
+    return case.option("causal") is False and case.sizes["m"] > 1
 
 
 def rectangular(case: Case, dtype: str) -> bool:
-    return bool(case.scheme.causal) and case.scheme.align is not None and case.sizes["n"] != case.sizes["m"]
+    return placed(case) and case.option("align") is not None and case.sizes["n"] != case.sizes["m"]
 
 
 def _other_corner(scheme: Any) -> Any:
@@ -77,7 +77,7 @@ def uneven(case: Case, tile: int) -> bool:
 
 
 def _offset(kernel: Staged, i: Any, j: Any) -> int:
-    return int(j.size - i.size) if kernel.scheme.align == "bottom_right" else 0
+    return int(j.size - i.size) if kernel.option("align") == "bottom_right" else 0
 
 
 def _clamped(kernel: Staged, usual: Any, s: Array) -> Array:
@@ -109,6 +109,11 @@ def _blind_rows(value: Callable[[Any, Case], Array]) -> Any:
     return after
 
 
+def _mean_of_all(scheme: Any) -> Any:
+    """The scheme that asks for the mean; None if it has no such option."""
+    return replace(scheme, empty="mean") if hasattr(scheme, "empty") else None
+
+
 def _mean(xp: Any, case: Case) -> Array:
     """The mean of each head's values, computed in the reading that is on."""
     b, few = active(), case.sizes["g"]
@@ -133,21 +138,21 @@ add(
            lambda s, x, t: (replace(s, causal=True, align="top_left"), x)),
     Mutant("F57", "causal", "causal, aligned bottom_right, where every query may see every key", unordered,
            lambda s, x, t: (replace(s, causal=True, align="bottom_right"), x)),
-    Mutant("F23", "mask", "the mask is ignored", lambda c, _: c.inputs.mask is not None, lambda s, x, t: (s, x._replace(mask=None))),
-    Mutant("F61", "mask", "the mask is inverted (True taken for hidden)", lambda c, _: c.inputs.mask is not None,
+    Mutant("F23", "mask", "the mask is ignored", lambda c, _: c.given("mask") is not None, lambda s, x, t: (s, x._replace(mask=None))),
+    Mutant("F61", "mask", "the mask is inverted (True taken for hidden)", lambda c, _: c.given("mask") is not None,
            lambda s, x, t: (s, x._replace(mask=~host(x.mask)))),
-    Mutant("F23s", "mask", "segments are ignored", lambda c, _: c.inputs.segment_ids is not None,
+    Mutant("F23s", "mask", "segments are ignored", lambda c, _: c.given("segment_ids") is not None,
            lambda s, x, t: (s, x._replace(segment_ids=None, kv_segment_ids=None))),
     Mutant("F62", "mask", "the mask of the first item is used for every item",
-           lambda c, _: c.inputs.mask is not None and c.inputs.mask.ndim == 4 and c.inputs.mask.shape[0] > 1,
+           lambda c, _: c.given("mask") is not None and c.given("mask").ndim == 4 and c.given("mask").shape[0] > 1,
            lambda s, x, t: (s, x._replace(mask=host(x.mask)[:1]))),
     Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1, several=False,
-           applies=lambda c, _: c.scheme.causal and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
+           applies=lambda c, _: c.option("causal") and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
     Mutant("F60", "causal", "the loop over tiles of {tile} keys ends at the query's own index, without the offset m − n", tile=-1,
-           applies=lambda c, _: c.scheme.causal and c.sizes["m"] > c.sizes["n"] and c.inputs.q_positions is None,
+           applies=lambda c, _: c.option("causal") and c.sizes["m"] > c.sizes["n"] and c.given("q_positions") is None,
            patches=seen(lambda k, i, j: k.see & (j < (i // k.tile + 1) * k.tile))),
     Mutant("F60f", "causal", "the keys of a tile of {tile} queries end with the tile that its first query sees last", tile=-1,
-           applies=lambda c, _: c.scheme.causal and c.sizes["n"] > 1 and c.inputs.q_positions is None,
+           applies=lambda c, _: c.option("causal") and c.sizes["n"] > 1 and c.given("q_positions") is None,
            patches=seen(lambda k, i, j: k.see & (j < ((i // k.tile * k.tile + _offset(k, i, j)) // k.tile + 1) * k.tile))),
     Mutant("F55", "tail", "the last tile of {tile} keys is read from m − {tile} on, its mask from its true start", tile=-1,
            applies=lambda c, _: uneven(c, 16) or uneven(c, 32) or uneven(c, 64), patches={"hide": _clamped}),
@@ -157,7 +162,7 @@ add(
     Mutant("F28l", "tail", "the last tile of {tile} keys is dropped, full or not", tile=-1,
            applies=lambda c, _: c.sizes["m"] > 16, patches=seen(lambda k, i, j: k.see & (j < (j.size - 1) // k.tile * k.tile))),
     Mutant("F29", "tail", "keys of zeros that pad the last tile of {tile} are attended", tile=-1, several=False,
-           applies=lambda c, _: not c.scheme.causal and c.sizes["m"] % 128 != 0 and c.sizes["m"] > 1,
+           applies=lambda c, _: not c.option("causal") and c.sizes["m"] % 128 != 0 and c.sizes["m"] > 1,
            patches=_phantoms(lambda k: -k.inputs.k.shape[-2] % k.tile)),
     Mutant("F29p", "tail", "one key of zeros is attended that is not there", patches=_phantoms(lambda k: 1)),
     Mutant("F30", "tail", "the first key is dropped", lambda c, _: c.sizes["m"] > 1, patches=seen(lambda k, i, j: k.see & (j > 0))),
@@ -168,27 +173,27 @@ add(
     Mutant("F54", "tail", "the key before each boundary of tiles of {tile} counts twice", tile=-1,
            applies=lambda c, _: c.sizes["m"] > 16,
            patches={"hide": lambda k, usual, s: usual(s) + _twice(s.shape[-1], k.tile)}),
-    Mutant("F31", "padding", "key validity is ignored", lambda c, _: c.inputs.key_valid is not None,
+    Mutant("F31", "padding", "key validity is ignored", lambda c, _: c.given("key_valid") is not None,
            lambda s, x, t: (s, x._replace(key_valid=None))),
-    Mutant("F31i", "padding", "key validity is inverted", lambda c, _: c.inputs.key_valid is not None,
+    Mutant("F31i", "padding", "key validity is inverted", lambda c, _: c.given("key_valid") is not None,
            lambda s, x, t: (s, x._replace(key_valid=~host(x.key_valid)))),
     Mutant("F31f", "padding", "the length of the first item is used for every item",
-           lambda c, _: c.inputs.key_valid is not None and c.sizes["b"] > 1,
+           lambda c, _: c.given("key_valid") is not None and c.sizes["b"] > 1,
            lambda s, x, t: (s, x._replace(key_valid=host(x.key_valid)[:1]))),
     Mutant("F32", "padding", "queries are masked by key validity, keys are not",
-           lambda c, _: c.inputs.key_valid is not None and c.sizes["n"] == c.sizes["m"],
-           patches={"hide": lambda k, usual, s: of(s).xp.where(host(k.inputs.key_valid)[..., None, :, None], s, -math.inf)}),
+           lambda c, _: c.given("key_valid") is not None and c.sizes["n"] == c.sizes["m"],
+           patches={"hide": lambda k, usual, s: of(s).xp.where(host(k.given("key_valid"))[..., None, :, None], s, -math.inf)}),
     Mutant("F33n", "blind rows", "NaN for a query that sees nothing", lambda c, _: blind(c),
            after=_blind_rows(lambda xp, c: math.nan)),
-    Mutant("F33m", "blind rows", "the mean of V for a query that sees nothing", lambda c, _: blind(c) and c.scheme.empty == "zero",
-           after=_blind_rows(_mean), instead=lambda s: replace(s, empty="mean")),
+    Mutant("F33m", "blind rows", "the mean of V for a query that sees nothing", lambda c, _: blind(c) and c.option("empty") in ("zero", None),
+           after=_blind_rows(_mean), instead=_mean_of_all),
     Mutant("F33z", "blind rows", "0 for a query that sees nothing, where the mean of V is asked",
-           lambda c, _: blind(c) and c.scheme.empty == "mean",
+           lambda c, _: blind(c) and c.option("empty") == "mean",
            after=_blind_rows(lambda xp, c: 0.0), instead=lambda s: replace(s, empty="zero")),
-    Mutant("F34", "segments", "sequence boundaries are one position late", lambda c, _: c.inputs.segment_ids is not None,
+    Mutant("F34", "segments", "sequence boundaries are one position late", lambda c, _: c.given("segment_ids") is not None,
            lambda s, x, t: (s, x._replace(segment_ids=_late(x.segment_ids), kv_segment_ids=_late(x.kv_segment_ids)))),
     Mutant("F34p", "positions", "the positions of the first item are used for every item",
-           lambda c, _: c.inputs.q_positions is not None and c.inputs.q_positions.ndim > 1 and c.sizes["b"] > 1,
+           lambda c, _: c.given("q_positions") is not None and c.given("q_positions").ndim > 1 and c.sizes["b"] > 1,
            lambda s, x, t: (s, x._replace(q_positions=host(x.q_positions)[:1]))),
 )  # fmt: skip
 

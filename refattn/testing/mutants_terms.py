@@ -30,7 +30,7 @@ def _undropped_delta(kernel: Staged, usual: Any, do: Array, o: Array, dlse: Arra
 
 def _biased_slope(kernel: Staged, usual: Any, ds: Array) -> Array:
     """1 − ((s + bias) / softcap)² where the capped score alone belongs."""
-    s = kernel.add_bias(kernel.bend(kernel.scores(kernel.q, kernel.k))) / kernel.scheme.softcap
+    s = kernel.add_bias(kernel.bend(kernel.scores(kernel.q, kernel.k))) / kernel.option("softcap")
     return ds * (1.0 - s * s) * kernel.scale
 
 
@@ -55,16 +55,16 @@ def _other_readers(kernel: Staged, usual: Any, dx: Array) -> Array:
 
 add(
     Mutant("B15b", "sink", "dsink of the last item alone, not summed over items",
-           lambda c, _: c.inputs.sink is not None and c.sizes["b"] > 1, patches={"pull_sink": _last_item_sink}),
+           lambda c, _: c.given("sink") is not None and c.sizes["b"] > 1, patches={"pull_sink": _last_item_sink}),
     Mutant("B8t", "heads", "dk and dv summed over the query heads of the other head map (h mod H_kv for h // (H / H_kv), or the reverse)",
            lambda c, _: 1 < c.sizes["g"] < c.sizes["h"], patches={"gather": _other_readers}),
     *(Mutant(f"F18s@{t}", "softmax", f"the sink is counted in each of {text} parts of the keys", tile=t,
-             applies=lambda c, _: c.inputs.sink is not None and c.sizes["m"] > 2, patches={"total": _sink_in_every_part})
+             applies=lambda c, _: c.given("sink") is not None and c.sizes["m"] > 2, patches={"total": _sink_in_every_part})
       for t, text in ((2, "two"), (3, "three"), (4, "four"), (8, "eight"))),
-    Mutant("B16d", "dropout", "D from weights before dropout", lambda c, _: c.inputs.keep is not None,
+    Mutant("B16d", "dropout", "D from weights before dropout", lambda c, _: c.given("keep") is not None,
            patches={"delta": _undropped_delta}),
     Mutant("B12b", "scores", "the slope of the softcap is taken after the bias was added",
-           lambda c, _: c.scheme.softcap is not None and c.inputs.bias is not None, patches={"pull_scores": _biased_slope}),
+           lambda c, _: c.option("softcap") is not None and c.given("bias") is not None, patches={"pull_scores": _biased_slope}),
     Mutant("B26", "tail", "the last query is read again for each query that its tile of {tile} lacks, in dk and dv", tile=-1,
            several=False, applies=lambda c, _: c.sizes["n"] > 1 and c.sizes["n"] % 128 != 0,
            patches={"pull_k": _last_row_again, "pull_v": _last_row_again}),

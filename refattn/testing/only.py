@@ -12,13 +12,14 @@ what it is about: one query, n ≠ m, shared heads. Sizes are positive.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from refattn.errors import OptionError
-from refattn.testing.families import FAMILIES
+from refattn.testing.families import FAMILIES, Family
 
 NAMES = {"b": "b", "h": "h", "hkv": "g", "nq": "n", "nk": "m", "m": "m", "d": "d", "e": "e", "dv": "e"}
+NO_AXES: Mapping[str, str] = {}
 FORMS = "write d=64,128; n%64=0; nq=nk; d=e; heads=4:1; family=tail,mask"
 
 
@@ -38,13 +39,16 @@ class Only:
         for axis in out:
             out[axis] = self._nearest(axis, out[axis])
         for one, two in self.equal:
+            if not {one, two} <= out.keys():
+                continue
             kept, changed = (two, one) if self._fixed(two) and not self._fixed(one) else (one, two)
             out[changed] = out[kept]
-        ratio = self.ratio or sizes["h"] // max(sizes["g"], 1)
-        if not self._fixed("h"):
-            out["h"] = out["g"] * ratio
-        elif not self._fixed("g"):
-            out["g"] = out["h"] // max(ratio, 1)
+        if "g" in out:
+            ratio = self.ratio or sizes["h"] // max(sizes["g"], 1)
+            if not self._fixed("h"):
+                out["h"] = out["g"] * ratio
+            elif not self._fixed("g"):
+                out["g"] = out["h"] // max(ratio, 1)
         return out if self._holds(out) and _same_kind(sizes, out) else None
 
     def _nearest(self, axis: str, size: int) -> int:
@@ -59,19 +63,21 @@ class Only:
         return axis in self.values or axis in self.multiples
 
     def _holds(self, sizes: Mapping[str, int]) -> bool:
+        g = sizes.get("g", sizes["h"])
         return (
-            all(sizes[a] in allowed for a, allowed in self.values.items())
-            and all(sizes[a] % step == 0 for a, step in self.multiples.items())
-            and all(sizes[a] == sizes[b] for a, b in self.equal)
-            and (self.ratio is None or sizes["h"] == self.ratio * sizes["g"])
-            and (sizes["h"] % sizes["g"] == 0 if sizes["g"] else sizes["h"] == 0)
+            all(sizes[a] in allowed for a, allowed in self.values.items() if a in sizes)
+            and all(sizes[a] % step == 0 for a, step in self.multiples.items() if a in sizes)
+            and all(sizes[a] == sizes[b] for a, b in self.equal if {a, b} <= sizes.keys())
+            and (self.ratio is None or sizes["h"] == self.ratio * g)
+            and (sizes["h"] % g == 0 if g else sizes["h"] == 0)
         )
 
 
 def _same_kind(sizes: Mapping[str, int], fitted: Mapping[str, int]) -> bool:
     """No or one query or key, n ≠ m and shared heads are what a case is about: it is left out if they are lost."""
-    return all(sizes[a] > 1 or fitted[a] == sizes[a] for a in "nm") and all(
-        sizes[a] == sizes[b] or fitted[a] != fitted[b] for a, b in ("nm", "hg")
+    there = [a for a in "nm" if a in sizes]
+    return all(sizes[a] > 1 or fitted[a] == sizes[a] for a in there) and all(
+        sizes[a] == sizes[b] or fitted[a] != fitted[b] for a, b in ("nm", "hg") if {a, b} <= sizes.keys()
     )
 
 
@@ -81,8 +87,8 @@ def of_family(text: str, family: str) -> str:
     return "; ".join([*(c for c in clauses if c and c.partition("=")[0].strip() != "family"), f"family={family}"])
 
 
-def parse(text: str) -> Only:
-    """The filter that `text` describes.
+def parse(text: str, families: Sequence[Family] | None = None, axes: Mapping[str, str] = NO_AXES) -> Only:
+    """The filter that `text` describes. families: those there are, by default of softmax attention; axes: further sizes.
 
     Raises
     ------
@@ -95,35 +101,36 @@ def parse(text: str) -> Only:
     multiples: dict[str, int] = {}
     equal: list[tuple[str, str]] = []
     ratio: int | None = None
-    families: tuple[str, ...] | None = None
+    chosen: tuple[str, ...] | None = None
+    known = {**NAMES, **axes}
     for clause in filter(None, (c.strip() for c in text.split(";"))):
         left, right = (part.strip() for part in clause.partition("=")[::2])
         axis, _, step = left.partition("%")
         if left == "family" and right:
-            families = _families(clause, right)
+            chosen = _families(clause, right, FAMILIES if families is None else families)
         elif left == "heads" and re.fullmatch(r"[1-9]\d*:1", right):
             ratio = int(right[:-2])
         elif step.isdigit() and int(step) > 0 and right == "0":
-            multiples |= {a: int(step) for a in _axes(clause, axis)}
+            multiples |= {a: int(step) for a in _axes(clause, axis, known)}
         elif re.fullmatch(r"0*[1-9]\d*(\s*,\s*0*[1-9]\d*)*", right):
-            values |= {a: tuple(int(r) for r in right.split(",")) for a in _axes(clause, left)}
-        elif right in NAMES and left in NAMES:
-            equal.append((NAMES[left], NAMES[right]))
+            values |= {a: tuple(int(r) for r in right.split(",")) for a in _axes(clause, left, known)}
+        elif right in known and left in known:
+            equal.append((known[left], known[right]))
         else:
             raise OptionError(f"--only {clause!r} is not understood: {FORMS}")
-    return Only(values, multiples, tuple(equal), ratio, families)
+    return Only(values, multiples, tuple(equal), ratio, chosen)
 
 
-def _axes(clause: str, name: str) -> tuple[str, ...]:
+def _axes(clause: str, name: str, known: Mapping[str, str]) -> tuple[str, ...]:
     if name == "n":
         return ("n", "m")
-    if name not in NAMES:
-        raise OptionError(f"--only {clause!r}: no size is called {name!r}; there are n, {', '.join(NAMES)}. {FORMS}")
-    return (NAMES[name],)
+    if name not in known:
+        raise OptionError(f"--only {clause!r}: no size is called {name!r}; there are n, {', '.join(known)}. {FORMS}")
+    return (known[name],)
 
 
-def _families(clause: str, names: str) -> tuple[str, ...]:
-    found, there = tuple(f.strip() for f in names.split(",")), [f.name for f in FAMILIES]
+def _families(clause: str, names: str, families: Sequence[Family]) -> tuple[str, ...]:
+    found, there = tuple(f.strip() for f in names.split(",")), [f.name for f in families]
     for name in found:
         if name not in there:
             raise OptionError(f"--only {clause!r}: no family is called {name!r}; there are {', '.join(there)}")

@@ -94,13 +94,15 @@ class Check(pytest.Collector):
         from refattn.testing import only as filters
         from refattn.testing.cases import cases
         from refattn.testing.check import contract_of
+        from refattn.testing.subjects import subject_of
         from refattn.testing.worker import open_candidate
 
         given = {name: self.config.getoption(f"--refattn-{name}") for name in OPTIONS}
         self.spec = self.config.getoption("--refattn-candidate")
         self.scheme = scheme_of(self.config.getoption("--refattn-scheme"))
         self.given, self.precision = given, contract_of(given["contract"], given["dtype"])
-        self.only = None if given["only"] is None else filters.parse(given["only"])
+        subject = subject_of(self.scheme)
+        self.only = None if given["only"] is None else filters.parse(given["only"], subject.families, subject.axes)
         stack = self.config.stash.setdefault(OPEN, ExitStack())
         options = {name: given[name] for name in ("vjp", "backward", "library", "dtype", "layout", "timeout")}
         self.runner = stack.enter_context(open_candidate(self.spec, scheme=self.scheme, **options))

@@ -30,22 +30,22 @@ LEFT = 0.5  # of an error that a factor explains, at most this part is left
 def conditions() -> Iterable[tuple[str, Callable[[Case], bool]]]:
     """Properties of a case in words, the telling ones first."""
     for name in ("sink", "bias", "keep", "mask", "key_valid", "segment_ids", "k_positions", "q_positions"):
-        yield f"{name} is given", lambda c, name=name: getattr(c.inputs, name) is not None  # type: ignore[misc]
+        yield f"{name} is given", lambda c, name=name: c.given(name) is not None  # type: ignore[misc]
     yield "inputs are strided", lambda c: c.strided
-    yield "H > H_kv", lambda c: c.sizes["h"] > c.sizes["g"]
-    yield "m > n", lambda c: c.sizes["m"] > c.sizes["n"]
-    yield "n > m", lambda c: c.sizes["n"] > c.sizes["m"]
-    yield "n ≠ m", lambda c: c.sizes["n"] != c.sizes["m"]
+    yield "H > H_kv", lambda c: c.sizes["h"] > c.sizes.get("g", c.sizes["h"])
+    yield "m > n", lambda c: c.sizes.get("m", 0) > c.sizes["n"]
+    yield "n > m", lambda c: c.sizes["n"] > c.sizes.get("m", c.sizes["n"])
+    yield "n ≠ m", lambda c: c.sizes["n"] != c.sizes.get("m", c.sizes["n"])
     yield "some query sees nothing", blind
     yield "d ≠ e", lambda c: c.sizes["d"] != c.sizes["e"]
     yield "d is no power of two", lambda c: c.sizes["d"] & (c.sizes["d"] - 1) != 0
     for axis in "mn":
         for t in TILES:
-            yield f"{axis} is no multiple of {t}", lambda c, axis=axis, t=t: c.sizes[axis] % t != 0  # type: ignore[misc]
-            yield f"{axis} > {t} and no multiple of it", lambda c, axis=axis, t=t: _uneven(c.sizes[axis], t)  # type: ignore[misc]
+            yield f"{axis} is no multiple of {t}", lambda c, axis=axis, t=t: c.sizes.get(axis, 0) % t != 0  # type: ignore[misc]
+            yield f"{axis} > {t} and no multiple of it", lambda c, axis=axis, t=t: _uneven(c.sizes.get(axis, 0), t)  # type: ignore[misc]
         for t in (1, *TILES, 256):
-            yield f"{axis} > {t}", lambda c, axis=axis, t=t: c.sizes[axis] > t  # type: ignore[misc]
-            yield f"⌈{axis}/{t}⌉ is odd and not 1", lambda c, axis=axis, t=t: _odd_tiles(c.sizes[axis], t)  # type: ignore[misc]
+            yield f"{axis} > {t}", lambda c, axis=axis, t=t: c.sizes.get(axis, 0) > t  # type: ignore[misc]
+            yield f"⌈{axis}/{t}⌉ is odd and not 1", lambda c, axis=axis, t=t: _odd_tiles(c.sizes.get(axis, 0), t)  # type: ignore[misc]
     yield "B > 1", lambda c: c.sizes["b"] > 1
     yield "H > 1", lambda c: c.sizes["h"] > 1
     yield "scores are large", lambda c: c.family in ("large", "far below", "rising", "half range")
@@ -79,9 +79,9 @@ def condition(evidence: Sequence[Evidence]) -> str:
 def signature(evidence: Sequence[Evidence]) -> tuple[list[Naming], list[str]]:
     """(classes of mistakes, findings in words) for a candidate that no mutant explains."""
     failing = [e for e in evidence if e.failing]
-    forward = any(e.failing & {"o", "lse"} for e in failing)
-    tensors = [t for t in ("o", "lse", "dq", "dk", "dv", "dbias", "dsink") if any(t in e.failing for e in failing)]
-    tensors = [t for t in tensors if not forward or t in ("o", "lse")]
+    forward = any(e.fails_forward for e in failing)
+    tensors = [t for e in failing[:1] for t in order(e) if any(t in e.failing for e in failing)]
+    tensors = [t for t in tensors if not forward or not t.startswith("d")]
     names, words = [], [when] if (when := condition(evidence)) else []
     if forward:
         right = [t for t in ("o", "lse") if t not in tensors and any(t in e.got for e in failing)]
@@ -95,6 +95,12 @@ def signature(evidence: Sequence[Evidence]) -> tuple[list[Naming], list[str]]:
         text = "lse alone is wrong: o is divided by the right sum, another one is returned"
         names.append(Naming("lse", text, 1.0, 0.0, "class"))
     return names[:1], words
+
+
+def order(e: Evidence) -> list[str]:
+    """Outputs, then gradients in the order of the inputs."""
+    named = (*e.case.scheme.outputs, *(f"d{name}" for name in e.case.scheme.Inputs._fields))
+    return list(dict.fromkeys((*(name for name in named), *e.ref)))
 
 
 Pairs = Sequence[tuple[Values, Band, Case]]
@@ -161,11 +167,11 @@ FACTORS: Mapping[str, Callable[[Case], float | None]] = {  # None or 0 where a c
     "1/scale": lambda c: 1 / own_scale(c) if own_scale(c) else None,
     "log 2": lambda c: float(np.log(2)),
     "1/log 2": lambda c: float(1 / np.log(2)),
-    "H_kv/H": lambda c: c.sizes["g"] / c.sizes["h"],
+    "H_kv/H": lambda c: c.sizes.get("g", c.sizes["h"]) / c.sizes["h"],
     "1/H": lambda c: 1 / c.sizes["h"],
     "1/B": lambda c: 1 / c.sizes["b"],
-    "the keep rate": lambda c: c.scheme.keep_rate,
-    "1/keep rate": lambda c: None if c.scheme.keep_rate is None else 1 / c.scheme.keep_rate,
+    "the keep rate": lambda c: c.option("keep_rate"),
+    "1/keep rate": lambda c: None if c.option("keep_rate") is None else 1 / c.option("keep_rate"),
 }
 
 

@@ -4,40 +4,26 @@
     saved → recompute → delta → pull_weights → pull_scores → drop → pull_q, pull_k, pull_v, pull_bias, pull_sink → gather
 
 Arrays are (B, H, n, ·) with keys repeated for their query heads. The stages use named array functions only, so that they
-run on NumPy values and under the rounding reading alike. A patch is ``{stage: fn(kernel, usual, *arguments)}``.
+run on NumPy values and under the rounding reading alike.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from refattn.backend import of
+from refattn.testing.stages import Stages
 
 Array = Any
-Patch = Callable[..., Any]
 
 
 @dataclass
-class Staged:
-    """One run of a configured Dense on its inputs. dtype, tile: what patches that round or work in tiles refer to."""
-
-    scheme: Any
-    inputs: Any
-    patches: Mapping[str, Patch] = field(default_factory=dict)
-    dtype: str = "float32"
-    tile: int = 64
-
-    def do(self, stage: str, *args: Any) -> Any:
-        """Run a stage, or the patch that stands in its place."""
-        usual = getattr(self, stage)
-        patch = self.patches.get(stage)
-        return usual(*args) if patch is None else patch(self, usual, *args)
+class Staged(Stages):
+    """One run of configured softmax attention on its inputs."""
 
     def run(self, do: Array | None = None, dlse: Array | None = None) -> dict[str, Array]:
         """o and lse, and with `do` the gradients of ⟨do, o⟩ + ⟨dlse, lse⟩, as {"o": …, "dq": …}."""
@@ -54,15 +40,12 @@ class Staged:
         # The backward reads o and lse as they were stored: what a reading allows for that is part of its gradients' bounds.
         return out if do is None else out | self.backward(of(o).narrow(o, o), of(lse).settle(lse), do, dlse)
 
-    def again(self, patches: Mapping[str, Patch], dtype: str, tile: int) -> Staged:
-        """The same kernel on the same inputs, prepared, with other patches."""
-        other = copy.copy(self)
-        other.patches, other.dtype, other.tile = patches, dtype, tile
-        return other
+    def resume(self, do: Array, dlse: Array | None) -> dict[str, Array]:
+        return self.backward(self.o, self.lse, do, dlse)
 
     def backward(self, o: Array, lse: Array, do: Array, dlse: Array | None) -> dict[str, Array]:
         """The gradients from the forward's own o and lse (..., n, 1), as a kernel takes them."""
-        q, k, v, inputs, xp = self.q, self.k, self.v, self.inputs, of(self.q).xp
+        q, k, v, xp = self.q, self.k, self.v, of(self.q).xp
         lse = self.do("saved", lse)
         p = self.do("recompute", q, k, lse)
         delta = self.do("delta", do, o, None if dlse is None else xp.expand_dims(dlse, axis=-1), lse)
@@ -73,9 +56,9 @@ class Staged:
             "dk": self.do("gather", self.do("pull_k", dqk, q)),
             "dv": self.do("gather", self.spread(self.do("pull_v", self.do("drop", p), do), do, lse)),
         }
-        if inputs.bias is not None:
+        if self.given("bias") is not None:
             grads["dbias"] = self.do("pull_bias", ds)
-        if inputs.sink is not None:
+        if self.given("sink") is not None:
             grads["dsink"] = self.do("pull_sink", delta, lse)
         return grads
 
@@ -94,20 +77,31 @@ class Staged:
 
     def visible(self) -> Any:
         """see (B | 1, H | 1, n, m) as a NumPy boolean array."""
-        i, (n, m) = self.inputs, (self.inputs.q.shape[-2], self.inputs.k.shape[-2])
-        see = np.ones((1, 1, n, m), dtype=bool)
-        if self.scheme.causal:
-            shift = m - n if self.scheme.align == "bottom_right" else 0
-            rows = np.arange(n) + shift if i.q_positions is None else _plain(i.q_positions)
-            cols = np.arange(m) if i.k_positions is None else _plain(i.k_positions)
-            see = see & (rows[..., None, :, None] >= cols[..., None, None, :])
-        if i.mask is not None:
-            see = see & _plain(i.mask)
-        if i.segment_ids is not None:
-            own = _plain(i.segment_ids)
-            other = own if i.kv_segment_ids is None else _plain(i.kv_segment_ids)
+        return self.shown() & self.allowed()
+
+    def shown(self) -> Any:
+        """What the configuration lets be seen: all pairs, or by causal order."""
+        n, m = self.inputs.q.shape[-2], self.inputs.k.shape[-2]
+        if not self.option("causal"):
+            return np.ones((1, 1, n, m), dtype=bool)
+        own, others = self.given("q_positions"), self.given("k_positions")
+        shift = m - n if self.option("align") == "bottom_right" else 0
+        rows = np.arange(n) + shift if own is None else _plain(own)
+        cols = np.arange(m) if others is None else _plain(others)
+        found: Any = rows[..., None, :, None] >= cols[..., None, None, :]
+        return found
+
+    def allowed(self) -> Any:
+        """What the inputs let be seen: by mask, segments and key validity."""
+        see = np.ones((1, 1, 1, 1), dtype=bool)
+        if (mask := self.given("mask")) is not None:
+            see = see & _plain(mask)
+        if (segments := self.given("segment_ids")) is not None:
+            own = _plain(segments)
+            other = own if self.given("kv_segment_ids") is None else _plain(self.given("kv_segment_ids"))
             see = see & (own[..., None, :, None] == other[..., None, None, :])
-        return see if i.key_valid is None else see & _plain(i.key_valid)[..., None, None, :]
+        valid = self.given("key_valid")
+        return see if valid is None else see & _plain(valid)[..., None, None, :]
 
     @property
     def scale(self) -> float:
@@ -118,11 +112,11 @@ class Staged:
         return xp.matmul(q, xp.matrix_transpose(k)) * self.scale
 
     def bend(self, s: Array) -> Array:
-        cap = self.scheme.softcap
+        cap = self.option("softcap")
         return s if cap is None else of(s).xp.tanh(s / cap) * cap
 
     def add_bias(self, s: Array) -> Array:
-        return s if self.inputs.bias is None else s + self.inputs.bias
+        return s if self.given("bias") is None else s + self.given("bias")
 
     def hide(self, s: Array) -> Array:
         return of(s).xp.where(self.see, s, -math.inf)
@@ -130,11 +124,11 @@ class Staged:
     def gauge(self, s: Array) -> Array:
         b = of(s)
         c = b.xp.max(s, axis=-1, keepdims=True)
-        c = b.constant(c if self.inputs.sink is None else b.xp.maximum(c, self.sinks()))
+        c = b.constant(c if self.given("sink") is None else b.xp.maximum(c, self.sinks()))
         return b.xp.where(c == -math.inf, 0.0, c)
 
     def sinks(self) -> Array:
-        sink = self.inputs.sink
+        sink = self.given("sink")
         return of(sink).xp.reshape(sink, (1, *sink.shape, 1, 1))
 
     def weights(self, s: Array, c: Array) -> Array:
@@ -145,14 +139,14 @@ class Staged:
     def total(self, e: Array, c: Array, s: Array) -> Array:
         xp = of(e).xp
         z = xp.sum(e, axis=-1, keepdims=True)
-        return z if self.inputs.sink is None else z + xp.exp(self.sinks() - c)
+        return z if self.given("sink") is None else z + xp.exp(self.sinks() - c)
 
     def combine(self, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
         xp = of(e, v).xp
         z = xp.where(z == 0.0, 1.0, z)
-        if self.inputs.keep is None:
+        if self.given("keep") is None:
             return xp.matmul(e, v) / z
-        return xp.matmul(xp.where(self.inputs.keep, e, 0.0), v) / (z * self.scheme.keep_rate)
+        return xp.matmul(xp.where(self.given("keep"), e, 0.0), v) / (z * self.option("keep_rate"))
 
     def statistic(self, z: Array, c: Array, s: Array) -> Array:
         xp = of(z).xp
@@ -161,7 +155,7 @@ class Staged:
 
     def fill(self, o: Array, lse: Array, v: Array) -> Array:
         """o with the mean of all values where a query sees nothing, if the scheme asks for that."""
-        if self.scheme.empty != "mean" or v.shape[-2] == 0:
+        if self.option("empty") != "mean" or v.shape[-2] == 0:
             return o
         xp = of(o, v).xp
         return xp.where(lse == -math.inf, xp.sum(v, axis=-2, keepdims=True) / v.shape[-2], o)
@@ -169,7 +163,7 @@ class Staged:
     # ---- backward stages
     def spread(self, dv: Array, do: Array, lse: Array) -> Array:
         """dv with what ``fill`` hands down to all values."""
-        if self.scheme.empty != "mean" or dv.shape[-2] == 0:
+        if self.option("empty") != "mean" or dv.shape[-2] == 0:
             return dv
         xp = of(do).xp
         return dv + xp.sum(xp.where(lse == -math.inf, do, 0.0), axis=-2, keepdims=True) / dv.shape[-2]
@@ -191,13 +185,13 @@ class Staged:
     def pull_weights(self, do: Array, v: Array) -> Array:
         xp = of(do, v).xp
         dp = xp.matmul(do, xp.matrix_transpose(v))
-        return dp if self.inputs.keep is None else xp.where(self.inputs.keep, dp, 0.0) / self.scheme.keep_rate
+        return dp if self.given("keep") is None else xp.where(self.given("keep"), dp, 0.0) / self.option("keep_rate")
 
     def pull_scores(self, ds: Array) -> Array:
         """Cotangent of q·k from that of the scores."""
-        if self.scheme.softcap is not None:
+        if self.option("softcap") is not None:
             xp = of(ds).xp
-            bent = xp.tanh(self.scores(self.q, self.k) / self.scheme.softcap)
+            bent = xp.tanh(self.scores(self.q, self.k) / self.option("softcap"))
             ds = ds * (1.0 - bent * bent)
         return ds * self.scale
 
@@ -209,7 +203,7 @@ class Staged:
         return xp.matmul(xp.matrix_transpose(dqk), q)
 
     def drop(self, p: Array) -> Array:
-        return p if self.inputs.keep is None else of(p).xp.where(self.inputs.keep, p, 0.0) / self.scheme.keep_rate
+        return p if self.given("keep") is None else of(p).xp.where(self.given("keep"), p, 0.0) / self.option("keep_rate")
 
     def pull_v(self, p: Array, do: Array) -> Array:
         xp = of(p, do).xp
@@ -217,7 +211,7 @@ class Staged:
 
     def pull_bias(self, ds: Array) -> Array:
         """Summed over every axis along which the bias was repeated."""
-        shape = self.inputs.bias.shape
+        shape = self.given("bias").shape
         lead = ds.ndim - len(shape)
         ds = of(ds).xp.sum(ds, axis=tuple(range(lead))) if lead else ds
         axes = tuple(a for a, size in enumerate(shape) if size == 1 and ds.shape[a] != 1)

@@ -17,9 +17,6 @@ from refattn.testing.messages import Arrays, Job, Outcome
 
 Array = Any
 
-WITH_HEADS = frozenset({"q", "k", "v", "o", "do", "dq", "dk", "dv"})
-"""Tensors (..., H, n, d), which layout "bnhd" has as (..., n, H, d); lse (..., H, n) and all others stay as they are."""
-STRIDED = frozenset({"q", "k", "v", "do"})
 QUERY_AXIS = {"o": -2, "dq": -2, "lse": -1}
 """Where the queries stand in results that have them."""
 
@@ -59,7 +56,8 @@ class Trial:
     def __init__(self, forward: Callable[..., Any], vjp: Callable[..., Any] | None, backward: str | None,
                  library: Numpy, layout: str, inputs: Fields) -> None:
         self._forward, self._vjp, self._library = forward, vjp, library
-        self._inputs, self._swapped = inputs, WITH_HEADS if layout == "bnhd" else frozenset()
+        self._inputs, self._strided = inputs, inputs.heads | {"do"}
+        self._swapped = with_heads(inputs) if layout == "bnhd" else frozenset()
         self.call = accepts(forward, inputs)
         self.back = Call(frozenset()) if vjp is None else wants(vjp, inputs)
         self.has_backward = vjp is not None or backward is not None
@@ -125,7 +123,7 @@ class Trial:
     def _give(self, name: str, x: Array, strided: bool) -> Array:
         if self._job.rows is not None:
             return self._library.lift(np.ascontiguousarray(self._swap(name, x)))
-        return self._library.give(self._swap(name, x), strided and name in STRIDED)
+        return self._library.give(self._swap(name, x), strided and name in self._strided)
 
     def _take(self, arrays: Arrays, outputs: dict[str, Array]) -> None:
         """Add NumPy copies of what the candidate returned to outputs, of the wanted rows alone where the job has rows."""
@@ -148,21 +146,24 @@ class Trial:
         return x.swapaxes(-3, -2) if name in self._swapped and x.ndim > 2 else x
 
     def _results(self, given: Arrays) -> dict[str, Array]:
-        """o, and lse if it is returned, of one forward call."""
+        """o, and what else is returned of the other outputs and of decisions, of one forward call."""
         raw = self._forward(*(given[name] for name in self._inputs.required), **self.call.pick(given))
+        names, found = self._inputs.outputs, {}
         match raw:
             case dict():
-                unknown = sorted(str(name) for name in raw if name not in ("o", "lse"))
+                unknown = sorted(str(name) for name in raw if name not in names + self._inputs.decided)
                 if unknown or "o" not in raw:
-                    raise Malformed(f"returned a dict with {', '.join(map(str, raw)) or 'nothing'}; it may have o and lse")
-                pair = (raw["o"], raw.get("lse"))
-            case (o, lse) if isinstance(raw, tuple):
-                pair = (o, lse)
+                    may = _and(names + self._inputs.decided)
+                    raise Malformed(f"returned a dict with {', '.join(map(str, raw)) or 'nothing'}; it may have {may}")
+                found = {name: raw.get(name) for name in names + self._inputs.decided}
+            case tuple() if 1 < len(raw) == len(names):
+                found = dict(zip(names, raw, strict=True))
             case _ if self._library.is_array(raw):
-                pair = (raw, None)
+                found = {"o": raw}
             case _:
-                raise Malformed(f"returned {_a(raw)}; return o, (o, lse) or a dict of them, each a {self._library.kind}")
-        return self._arrays("returned", {"o": pair[0]} if pair[1] is None else {"o": pair[0], "lse": pair[1]})
+                pair = f", ({', '.join(names)})" if len(names) > 1 else ""
+                raise Malformed(f"returned {_a(raw)}; return o{pair} or a dict of them, each a {self._library.kind}")
+        return self._arrays("returned", {name: x for name, x in found.items() if x is not None or name == "o"})
 
     def _gradients(self, raw: Any, given: Arrays) -> dict[str, Array]:
         """What a vjp candidate returned, by name, without None.
@@ -198,6 +199,16 @@ class Trial:
     def _place(self, error: BaseException) -> str:
         frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
         return place(reversed(frames), self.homes) or place(reversed(frames), ())
+
+
+def with_heads(inputs: Fields) -> frozenset[str]:
+    """Tensors (..., H, n, d), which layout "bnhd" has as (..., n, H, d); lse (..., H, n) and all others stay as they are."""
+    return inputs.heads | {f"d{name}" for name in inputs.heads} | {"o", "do"}
+
+
+def _and(names: tuple[str, ...]) -> str:
+    """o, lse and buckets."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def place(frames: Iterable[tuple[str, int]], homes: tuple[str, ...]) -> str:

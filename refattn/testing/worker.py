@@ -189,9 +189,6 @@ def open_candidate(forward: str | Callable[..., Any], *, vjp: str | Callable[...
     from refattn.schemes.dense import Dense
 
     scheme = Dense if scheme is None else scheme
-    if not (scheme is Dense or isinstance(scheme, Dense)):
-        raise UsageError(f"kernels of Dense are judged so far, not of {type(scheme).__name__}; refattn show and cost take "
-                         "every scheme")
     adapters.dtype_of(dtype)
     specs = {"forward": forward if isinstance(forward, str) else None, "vjp": vjp if isinstance(vjp, str) else None}
     setup = Setup(**specs, backward=backward, library=library, dtype=dtype, layout=layout, inputs=candidate.fields(scheme),

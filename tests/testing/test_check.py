@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from refattn import Dense, Local, Sparse
+from refattn import Dense
 from refattn.errors import OptionError, UsageError
 from refattn.precision import PRESETS
-from refattn.testing import Report, assert_conforms, check, check_rows
+from refattn.testing import Report, assert_conforms, check
 from refattn.testing.cases import Case
 from refattn.testing.check import repro
 from refattn.testing.mutants import Mutant, everything
@@ -381,10 +381,3 @@ def test_options_that_mean_nothing_are_refused() -> None:
             check(kernel(CAUSAL), CAUSAL, **options)
     with pytest.raises(OptionError, match="keep_rate"):
         check(kernel(Dense()), Dense(keep_rate=0.5))
-
-
-def test_a_scheme_that_there_are_no_cases_for_is_refused() -> None:
-    scheme = Sparse(Local(3, 0))
-    for judged in (lambda: check(scheme.forward, scheme), lambda: check_rows(scheme.forward, scheme, rows=2, n=9)):
-        with pytest.raises(OptionError, match=r"Sparse\(pattern=Local\(left=3, right=0\)\).*has no cases for Sparse"):
-            judged()
