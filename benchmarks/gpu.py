@@ -1,6 +1,7 @@
 """Every scheme of the catalogue on a GPU, through CuPy: are its values right, how fast is it, how much memory does it take?
 
     python benchmarks/gpu.py [--json FILE] [--n 1024,4096] [--repeats 10]    needs the extra cuda12 or cuda13, and a GPU
+    python benchmarks/gpu.py --backend torch                                 another array library
     python benchmarks/gpu.py --dry-run                                       the same run on NumPy, to try the script itself
 
 Values are held to the bounds of the rounding reading in float64 and float32. Times are those of the device between two
@@ -24,6 +25,7 @@ from refattn import BackendUnavailable, Dense, load, tree, using
 from refattn.catalogue import ROWS
 from refattn.precision import PRESETS
 
+ROOT = Path(__file__).resolve().parents[1]
 WORK = {"dense": Dense(), "causal": Dense(causal=True)}
 
 
@@ -96,15 +98,22 @@ def timed(backend: Any, scheme: Any, n: int, dtype: str, repeats: int) -> dict[s
     return found
 
 
+def chosen(name: str) -> Any:
+    """The backend called `name`; for a library without one, the generic path over its arrays."""
+    home = ROOT / "backends" / f"{name}_backend.py"
+    return load(name) if home.exists() else load("array_api", library=name)
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--dry-run", action="store_true", help="NumPy in place of CuPy, and short sequences")
+    p.add_argument("--backend", default="cupy", metavar="NAME", help="a backend or array library (default cupy)")
     p.add_argument("--n", default="1024,4096", help="lengths to time (default 1024,4096; a dry run 64)")
     p.add_argument("--repeats", type=int, default=10, help="timed calls (default 10)")
     p.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     args = p.parse_args()
     try:
-        backend = load("numpy" if args.dry_run else "cupy")
+        backend = chosen("numpy" if args.dry_run else args.backend)
     except BackendUnavailable as error:
         p.exit(2, f"gpu.py: {error}\n  (--dry-run tries this script on NumPy)\n")
     found: dict[str, Any] = {"backend": backend.name, "values": {}, "times": []}

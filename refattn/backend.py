@@ -129,23 +129,19 @@ def _backend_of(x: Any) -> Backend | None:
 
 
 def _make_finder(x: Any) -> Callable[[Any], Backend | None] | None:
-    """How the backend of things like x is found: its own, NumPy's, CuPy's, or that of any array API library."""
+    """How the backend of things like x is found: its own, the plug-in that is called like its library, or ``array_api``."""
     if hasattr(type(x), "__refattn_backend__"):
         return lambda y: y.__refattn_backend__
     if not hasattr(x, "shape"):  # numbers, None, configuration; a NumPy scalar has a shape, though float64 is a float too
         return None
-    roots = [t.__module__.partition(".")[0] for t in type(x).__mro__]
-    for name in ("numpy", "cupy"):
-        if name in roots:
-            if any(t.__name__ in ("MaskedArray", "matrix") for t in type(x).__mro__):
-                return None
-            return functools.partial(_always, _known(name))
-    compat = importlib.import_module("array_api_compat")
-    if not compat.is_array_api_obj(x):
+    if not importlib.import_module("array_api_compat").is_array_api_obj(x):
         return None
-    library = next(r for r in roots if r != "builtins")
-    library = "jax" if library == "jaxlib" else library
-    return functools.partial(_if_held, _known("array_api", library=library))
+    if any(t.__name__ in ("MaskedArray", "matrix") for t in type(x).__mro__):
+        return None
+    roots = [t.__module__.partition(".")[0].replace("jaxlib", "jax") for t in type(x).__mro__]
+    own = next((r for r in roots if r in _all()), None)
+    found = _known(own) if own else _known("array_api", library=next(r for r in roots if r != "builtins"))
+    return functools.partial(_if_held, found) if hasattr(found, "holds") else functools.partial(_always, found)
 
 
 def _always(backend: Backend, _: Any) -> Backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import array_api_strict
@@ -11,6 +12,7 @@ import pytest
 
 import refattn
 from refattn import Dense, tree
+from refattn import backend as backends
 from refattn.backend import AUTO, active, is_array, load, of, using
 from refattn.kernels import GENERIC, kernel
 
@@ -22,6 +24,20 @@ def test_the_array_decides():
     assert is_array(np.ones(2))
     assert not is_array([1.0, 2.0])
     assert repr(AUTO) == "AUTO"
+
+
+def test_a_plug_in_called_like_the_library_has_its_arrays(monkeypatch):
+    """As docs/add-a-backend.md says: a file <library>_backend.py, and nothing else."""
+    made = refattn.load("array_api", library="array_api_strict")
+    own = replace(made, kernels={"attend": lambda *args, **options: NotImplemented})
+    plug_in = SimpleNamespace(backend=lambda: own)
+    names = [*backends._all(), "array_api_strict"]
+    monkeypatch.setattr(backends, "_all", lambda: names)
+    monkeypatch.setattr(backends, "_FINDERS", {})
+    monkeypatch.setattr(backends, "_known", load)
+    monkeypatch.setitem(sys.modules, "refattn.backends.array_api_strict_backend", plug_in)
+    assert of(array_api_strict.asarray([1.0])) is own
+    assert of(np.ones(1)).name == "numpy"
 
 
 def test_two_libraries_and_none_are_refused():

@@ -161,7 +161,11 @@ def test_everyone_computes_the_same(name: str) -> None:
         np.testing.assert_allclose(o if o.shape == want.shape else o.transpose(0, 2, 1, 3), want, rtol=1e-5, atol=1e-5)
 
 
-def test_the_gpu_script_runs_dry() -> None:
-    done = subprocess.run([sys.executable, "benchmarks/gpu.py", "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("options", [
+    ["--dry-run"],
+    pytest.param(["--backend", "torch", "--n", "64", "--repeats", "1"], marks=pytest.mark.peers),
+])
+def test_the_gpu_script_runs_dry(options: list[str]) -> None:
+    done = subprocess.run([sys.executable, "benchmarks/gpu.py", *options], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("outside of their bounds: none\n")
