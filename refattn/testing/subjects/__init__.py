@@ -13,6 +13,7 @@ __all__ = ["Decisions", "Subject", "kernel_of", "subject_of"]
 
 HOMES = {
     "Dense": "dense",
+    "Linear": "linear",
     "Sparse": "sparse",
 }
 """Scheme → the file here whose SUBJECT describes it."""
