@@ -64,7 +64,7 @@ LSH_ROW = Row(
         Variant(LSH(chunk=4, factors=(4, 2)), _rounds(2, 2, 9, 4, 3, 2, w=3), ("rotations", "key_valid")),
     ),
     draw=draw_lsh,
-    tags=frozenset({"rows_sum_to_one"}),
+    tags=frozenset({"approximates(dense)", "rows_sum_to_one"}),
     paper="Kitaev et al. 2020, arXiv:2001.04451",
     decisions=("buckets",),
     growth=(

@@ -34,7 +34,7 @@ SPARSE = Row(
                 ("mask", "segment_ids", "kv_segment_ids")),
     ),
     draw=draw_sparse,
-    tags=frozenset({"exact", "rows_sum_to_one"}),
+    tags=frozenset({"approximates(dense)", "exact", "rows_sum_to_one"}),
     paper="Child et al. 2019, arXiv:1904.10509",
     growth=(
         Stated("multiply-adds of forward", "n", WINDOW),

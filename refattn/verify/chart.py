@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from refattn.errors import BackendUnavailable, OptionError
-from refattn.verify.claim import Claim, Picture
+from refattn.verify.claim import Claim, Heat
 
 INK, GRID = "#33383d", "#dde2e7"
 COLOURS = ("#2f5d8c", "#c2571a", "#3b7d4f", "#8a4fa3", "#a88b1d", "#5b6770")
 MARKS = "osD^vP"
+ACROSS = 3
+"""Panels in one line."""
 
 
 def save(claims: Sequence[Claim], file: str | Path) -> Path:
     """Draw the pictures of `claims` into `file`, those with the same axes in one panel, and return its path.
+
+    Where none has a picture, they are drawn in words.
 
     Raises
     ------
     BackendUnavailable
         If matplotlib is not installed.
     OptionError
-        If no claim has a picture, or the ending of `file` is no image format that can be written.
+        If there is no claim, or the ending of `file` is no image format that can be written.
     OSError
         If the file can't be written.
     """
@@ -34,41 +39,85 @@ def save(claims: Sequence[Claim], file: str | Path) -> Path:
     formats = sorted(FigureCanvasAgg.get_supported_filetypes())
     if Path(file).suffix[1:].lower() not in formats:
         raise OptionError(f"{file}: the name must end in an image format, as claim.png; there are {', '.join(formats)}")
+    if not claims:
+        raise OptionError("nothing to draw: there is no claim")
     panels = _panels(claims)
-    if not panels:
-        raise OptionError(f"nothing to draw: {', '.join(claim.name for claim in claims) or 'no claim'} has no picture")
-    figure = Figure(figsize=(5.6 * len(panels), 4.6), dpi=160, facecolor="white", layout="constrained")
+    across = min(len(panels), ACROSS) or 1
+    down = -(-len(panels) // across) or 1
+    figure = Figure(figsize=(5.6 * across, 4.6 * down), dpi=160, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, pictures in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    places = figure.subplots(down, across, squeeze=False).ravel()
+    for axes, pictures in zip(places, panels, strict=False):
         _draw(axes, pictures)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
+    if not panels:
+        _words(places[0], claims)
     figure.savefig(file)
     return Path(file)
 
 
-def _panels(claims: Sequence[Claim]) -> list[list[Picture]]:
-    found: dict[tuple[str, str, bool], list[Picture]] = {}
+def _panels(claims: Sequence[Claim]) -> list[list[Any]]:
+    found: dict[Any, list[Any]] = {}
     for claim in claims:
-        if claim.picture is not None:
-            p = claim.picture
-            found.setdefault((p.x, p.y, p.logarithmic), []).append(p)
+        p = claim.picture
+        if p is not None:
+            found.setdefault(p if isinstance(p, Heat) else (p.x, p.y, p.logarithmic), []).append(p)
     return list(found.values())
 
 
-def _draw(axes: Any, pictures: Sequence[Picture]) -> None:
-    """One colour and one mark for each picture: its bound as a line below, its measurements as marks."""
+def _words(axes: Any, claims: Sequence[Claim]) -> None:
+    """Claims as they print themselves, lines folded."""
+    lines = [part for claim in claims for line in str(claim).splitlines() for part in (wrap(line, 78) or [""])]
+    axes.set_axis_off()
+    axes.text(0.0, 1.0, "\n".join(lines), va="top", family="monospace", fontsize=6.5, color=INK, transform=axes.transAxes)
+
+
+def _heat(axes: Any, heat: Heat) -> None:
+    """Dark is large; the numbers stand in their cells."""
+    low, high = (pick(map(pick, heat.values)) for pick in (min, max))
+    axes.imshow(heat.values, cmap="Blues", vmin=low - 0.15 * (high - low), vmax=high, aspect="auto")
+    for y, row in enumerate(heat.values):
+        for x, value in enumerate(row):
+            dark = value > low + 0.55 * (high - low)
+            axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=7.5,
+                      color="white" if dark else INK)  # fmt: skip
+    axes.set_title(heat.title, fontsize=9, color=INK)
+    axes.set_xticks(range(len(heat.values[0])), range(1, len(heat.values[0]) + 1))
+    axes.set_yticks(range(len(heat.values)), range(1, len(heat.values) + 1))
+
+
+def _draw(axes: Any, pictures: Sequence[Any]) -> None:
+    """A table in shades; or bounds as lines below and measurements as marks.
+
+    A picture has one colour and one mark; where it has a panel of its own, its first bound and its first measurement share
+    one, its second ones the next.
+    """
+    if isinstance(pictures[0], Heat):
+        _heat(axes, pictures[0])
+        _trim(axes, pictures[0])
+        return
     if pictures[0].logarithmic:
         axes.set(xscale="log", yscale="log")
+    alone = len(pictures) == 1
     for number, picture in enumerate(pictures):
-        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-        for curve in picture.curves:
-            if curve.bound:
-                axes.plot(curve.x, curve.y, "-", color=colour, linewidth=1.2, alpha=0.6, label=curve.label, zorder=2)
-            else:
-                axes.plot(curve.x, curve.y, mark, color=colour, markersize=4.5, label=curve.label, zorder=3)
-    axes.set_xlabel(pictures[0].x, color=INK)
-    axes.set_ylabel(pictures[0].y, color=INK)
+        for bound in (True, False):
+            for place, curve in enumerate(c for c in picture.curves if c.bound is bound):
+                at = place if alone else number
+                style: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "label": curve.label}
+                if bound:
+                    axes.plot(curve.x, curve.y, "-", linewidth=1.2, alpha=0.6, zorder=2, **style)
+                else:
+                    axes.plot(curve.x, curve.y, MARKS[at % len(MARKS)], markersize=4.5, zorder=3, **style)
     axes.grid(color=GRID, linewidth=0.7, zorder=0)
-    axes.tick_params(colors=INK, which="both", length=0)
     axes.legend(fontsize=7.5, frameon=False, labelcolor=INK)
+    _trim(axes, pictures[0])
+
+
+def _trim(axes: Any, picture: Any) -> None:
+    """Names of the axes, and nothing that no number stands on."""
+    axes.set_xlabel(picture.x, color=INK)
+    axes.set_ylabel(picture.y, color=INK)
+    axes.tick_params(colors=INK, which="both", length=0)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

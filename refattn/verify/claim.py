@@ -30,14 +30,26 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """What a claim shows of a table of numbers: shades in rows and columns, each with its number."""
+
+    x: str
+    y: str
+    title: str
+    values: tuple[tuple[float, ...], ...]
+    """A row for each y, from 1 on."""
+
+
+@dataclass(frozen=True)
 class Claim:
     """A statement and its test.
 
     name: how it is asked for and told apart. bound, measured: what the statement promises and what was found, as a number or
     as a law. trials: how many times it was measured. false_alarm: the chance that a true statement fails by bad luck, 0
-    where nothing is drawn. holds: whether the measurement is within the bound. stated: what is expected of ``holds``: a
-    statement that is false as printed is stated False and comes out as stated when its counter-example is found. power: the
-    deviation that would have been caught in 99 of 100 runs, in words.
+    where nothing is drawn. holds: whether the measurement is within the bound; None: it could not be put to the test, and
+    `measured` says what to install. stated: what is expected of ``holds``: a statement that is false as printed is stated
+    False and comes out as stated when its counter-example is found. power: the deviation that would have been caught in 99 of
+    100 runs, in words.
     """
 
     name: str
@@ -46,18 +58,20 @@ class Claim:
     bound: Number | str
     measured: Number | str
     trials: int
-    holds: bool
+    holds: bool | None
     false_alarm: float = 0.0
     stated: bool = True
-    picture: Picture | None = None
+    picture: Picture | Heat | None = None
     power: str = ""
 
     @property
     def as_stated(self) -> bool:
-        """Whether the test came out as it is expected to."""
-        return self.holds == self.stated
+        """Whether the test was made and came out as it is expected to."""
+        return self.holds is self.stated
 
     def __str__(self) -> str:
+        if self.holds is None:
+            return f"{self.name} {self.statement}: NOT PUT TO THE TEST\n    {self.measured}\n    source    {self.source}"
         verdict = f"{'holds' if self.holds else 'is false'}{', as stated' if self.as_stated else ': NOT AS STATED'}"
         chance = "exact" if self.false_alarm == 0.0 else f"false alarm {self.false_alarm:.0e}"
         return "\n".join(
@@ -78,12 +92,14 @@ class Claim:
     def plot(self, file: str | Path) -> Path:
         """Draw the claim into an image file (its ending decides the format) and return the path.
 
+        A claim without a picture, as an equality of two numbers, is drawn in its own words.
+
         Raises
         ------
         BackendUnavailable
             If matplotlib is not installed.
         OptionError
-            If the claim has nothing to draw, or the ending of `file` is no image format.
+            If the ending of `file` is no image format.
         OSError
             If the file can't be written.
         """

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from refattn import _version
 from refattn.errors import UsageError
-from refattn.verify import claims, verify
+from refattn.verify import claims, usual_seed, verify
 
 
 def main(name: str | None = None, *, png: str | Path | None = None, json: str | Path | None = None,
          seed: int | None = None, fresh: bool = False) -> int:
-    """Exit status of ``refattn verify [NAME] [--png F] [--json F] [--seed N | --fresh]``: 1 if something is not as stated.
+    """Exit status of ``refattn verify [NAME] [--png F] [--json F] [--seed N | --fresh]``.
 
-    seed: of what is drawn; fresh: one that nobody chose, which is printed first.
+    0: everything came out as stated. 1: something did not. 3: nothing came out otherwise, but something could not be put to
+    the test, and says what to install. seed: of what is drawn; fresh: one that nobody chose, which is printed first.
 
     Raises
     ------
@@ -37,14 +38,17 @@ def main(name: str | None = None, *, png: str | Path | None = None, json: str | 
     found = verify(name, seed)
     for claim in found:
         print(claim, end="\n\n")
-    wrong = [claim.name for claim in found if not claim.as_stated]
-    print(f"{len(found) - len(wrong)} of {len(found)} as stated" + (f"; not: {', '.join(wrong)}" if wrong else ""))
+    untested = [claim.name for claim in found if claim.holds is None]
+    wrong = [claim.name for claim in found if claim.holds is not None and not claim.as_stated]
+    print(f"{sum(claim.as_stated for claim in found)} of {len(found)} as stated"
+          + (f"; not: {', '.join(wrong)}" if wrong else "")
+          + (f"; not put to the test: {', '.join(untested)}" if untested else ""))  # fmt: skip
     if json is not None:
         shown = [claim.to_json() for claim in found]
-        record = {"refattn": _version.__version__, "name": name, "seed": seed, "claims": shown}
+        record = {"refattn": _version.__version__, "name": name, "seed": usual_seed(name) if seed is None else seed, "claims": shown}
         Path(json).write_text(encoder.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if png is not None:
         from refattn.verify.chart import save
 
         save(found, png)
-    return 1 if wrong else 0
+    return 1 if wrong else 3 if untested else 0

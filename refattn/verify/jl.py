@@ -15,7 +15,7 @@ from scipy.stats import binom, chi2
 
 from refattn import rng
 from refattn.verify.claim import Claim, Curve, Picture
-from refattn.verify.exact_tests import ALPHA, Outcome, at_most, distributed, equal
+from refattn.verify.exact_tests import ALPHA, Outcome, at_most, distributed, equal, pictured
 from refattn.verify.jl_laws import (
     arriaga_vempala,
     chebyshev,
@@ -52,7 +52,7 @@ def run(seed: int = 0) -> tuple[Claim, ...]:
 
 def _drawn(name: str, statement: str, source: str, bound: Any, found: Outcome, trials: int, **more: Any) -> Claim:
     """The claim that a test of draws makes."""
-    more |= {"false_alarm": ALPHA, "power": found.power}
+    more = {"picture": pictured(name, found), **more, "false_alarm": ALPHA, "power": found.power}
     return Claim(f"jl: {name}:", statement, source, bound, found.measured, trials, found.holds, **more)
 
 
@@ -218,12 +218,20 @@ def dimensions(n: int = 512, eps: float = 0.5, delta: float = 0.05) -> tuple[Cla
     found = linformer_dimension(n, eps), points_dimension(n, eps), rows_dimension(n, eps, delta)
     left, small = 2.0 * n**-0.25, linformer_dimension(n, 0.1)
     cut, whole = (points_failure(n, k, eps) for k in (int(found[1]), ceil(found[1])))
+    ns = tuple(2**i for i in range(4, 21))
+    curves = (
+        Curve(f"theorem 1: 5 ln n/(ε² − ε³), ε = {eps}", ns, tuple(linformer_dimension(x, eps) for x in ns), bound=True),
+        Curve("all distances of N points: 4 ln N/(ε²/2 − ε³/3)", ns, tuple(points_dimension(x, eps) for x in ns), bound=True),
+        Curve(f"n products but for δ = {delta}", ns, tuple(rows_dimension(x, eps, delta) for x in ns), bound=True),
+        Curve("n rows: no compression", ns[:8], ns[:8], bound=True),
+    )
     same = f"theorem 1, all distances of n points, and n products but for δ ask for one k (n = {n}, ε = {eps}, δ = {delta})"
     vanishing = f"5 ln n/(ε² − ε³) rows fail with a chance of at most {delta}, by the proof's own 2·n^(−1/4) (n = {n})"
     rounded = f"int(4 ln N/(ε²/2 − ε³/3)) rows leave a chance of success, pairs added up (N = {n}, ε = {eps})"
     return (
         _known("least dimensions", same, f"{_THEOREM}; {_DG}; the bound of products above", "equal",
-               ", ".join(f"{x:.1f}" for x in found), len({ceil(x) for x in found}) == 1, stated=False),
+               ", ".join(f"{x:.1f}" for x in found), len({ceil(x) for x in found}) == 1, stated=False,
+               picture=Picture("n tokens, or N points", "dimension asked for", curves)),
         _known("what theorem 1 leaves", vanishing, _THEOREM, delta,
                f"{left:.3f}; {delta} from n = {(2.0 / delta) ** 4:,.0f} on", left <= delta, stated=False),
         _known("theorem 1 compresses", f"5 ln n/(ε² − ε³) < n (n = {n}, ε = 0.1)", _THEOREM, n, f"{small:.0f}", small < n,

@@ -7,7 +7,8 @@
 
 (S, T) is normal with correlation ρ and density φ_ρ: what two vectors have with one column of R. Charikar (STOC 2002) has
 P_1; Andoni et al. (arXiv:1509.02897), §3, the cross-polytope hash; the integral is over the product s of the winning column.
-Each count of meetings is tested against its law by an exact two-sided binomial test, wrong once in a million.
+Each count of meetings is tested against its law by an exact two-sided binomial test; the tests of a claim share one chance in a
+million of a false alarm.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from refattn import rng
 from refattn.backend import load
 from refattn.ops.angular_hash import angular_hash, widths
 from refattn.verify.claim import Claim, Curve, Picture
+from refattn.verify.exact_tests import ALPHA, equal
 
-LEVEL, TRIALS, WIDTH = 1e-6, 20_000, 8
+TRIALS, WIDTH = 20_000, 8
 ANGLES = tuple(math.pi * x for x in (0.05, 0.15, 0.25, 0.35, 0.5, 0.7, 0.9))
 NODES, FAR = 64, 9.0  # of the quadrature; a normal number beyond 9 has a chance of 1e-19
 _CHARIKAR = "Charikar 2002 (STOC), §3: P = 1 − θ/π for the sign of a random product"
@@ -41,12 +43,6 @@ class Test:
     expected: float
     met: int
     trials: int
-
-    @property
-    def p(self) -> float:
-        """The chance of a count at least as unlikely as this one, if the law is true."""
-        found: Any = importlib.import_module("scipy.stats").binomtest(self.met, self.trials, self.expected)
-        return float(found.pvalue)
 
 
 def run(seed: int = 0) -> tuple[Claim, ...]:
@@ -118,7 +114,7 @@ def quadrature() -> Claim:
     """The integral beside the closed forms that it has for one and two columns."""
     off = max(abs(integral(a, w) - meeting(a, w)) for a in ANGLES for w in (1, 2))
     return Claim(
-        "lsh: quadrature", "the integral is 1 − θ/π for two buckets and (1 − θ/π)² for four", _ANDONI, 1e-9, off,
+        "lsh: quadrature:", "the integral is 1 − θ/π for two buckets and (1 − θ/π)² for four", _ANDONI, 1e-9, off,
         2 * len(ANGLES), off <= 1e-9,
     )  # fmt: skip
 
@@ -126,14 +122,17 @@ def quadrature() -> Claim:
 def _claim(name: str, statement: str, source: str, tests: dict[str, list[Test]],
            along: tuple[str, Sequence[float]] | None = None) -> Claim:
     every = [t for some in tests.values() for t in some]
-    least = min(t.p for t in every)
+    found = [equal(t.met, t.trials, t.expected, ALPHA / len(every)) for t in every]
+    worst = max((abs(f.frequency - t.expected), f"{f.frequency:.4f} for {t.expected:.4f}")
+                for f, t in zip(found, every, strict=True))[1]  # fmt: skip
     curves: list[Curve] = []
     for label, some in tests.items():
         x = tuple(t.angle / math.pi for t in some) if along is None else tuple(along[1])
         curves += [Curve(f"{name}: {label}, law", x, tuple(t.expected for t in some), bound=True),
                    Curve(f"{name}: {label}", x, tuple(t.met / t.trials for t in some))]
     return Claim(
-        f"lsh: {name}", statement, source, f"a chance of {LEVEL:g} or more in each of {len(every)} binomial tests",
-        f"{least:.2g} at least", sum(t.trials for t in every), least >= LEVEL, false_alarm=LEVEL * len(every),
+        f"lsh: {name}:", statement, source, f"what each of {len(every)} binomial tests leaves possible",
+        f"furthest off: {worst}; refuted: {sum(not f.holds for f in found)}", sum(t.trials for t in every),
+        all(f.holds for f in found), false_alarm=ALPHA, power=f"a chance that is off by {max(f.off for f in found):.4f} anywhere",
         picture=Picture("angle θ / π" if along is None else along[0], "chance to meet", tuple(curves), logarithmic=False),
     )  # fmt: skip
