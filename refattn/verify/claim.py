@@ -48,8 +48,8 @@ class Claim:
     as a law. trials: how many times it was measured. false_alarm: the chance that a true statement fails by bad luck, 0
     where nothing is drawn. holds: whether the measurement is within the bound; None: it could not be put to the test, and
     `measured` says what to install. stated: what is expected of ``holds``: a statement that is false as printed is stated
-    False and comes out as stated when its counter-example is found. power: the deviation that would have been caught in 99 of
-    100 runs, in words.
+    False and comes out as stated when its counter-example is found. power: the deviation that would have been caught in 99
+    of 100 runs, in words.
     """
 
     name: str

@@ -45,7 +45,8 @@ def main(name: str | None = None, *, png: str | Path | None = None, json: str | 
           + (f"; not put to the test: {', '.join(untested)}" if untested else ""))  # fmt: skip
     if json is not None:
         shown = [claim.to_json() for claim in found]
-        record = {"refattn": _version.__version__, "name": name, "seed": usual_seed(name) if seed is None else seed, "claims": shown}
+        used = usual_seed(name) if seed is None else seed
+        record = {"refattn": _version.__version__, "name": name, "seed": used, "claims": shown}
         Path(json).write_text(encoder.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if png is not None:
         from refattn.verify.chart import save

@@ -221,7 +221,7 @@ def dimensions(n: int = 512, eps: float = 0.5, delta: float = 0.05) -> tuple[Cla
     ns = tuple(2**i for i in range(4, 21))
     curves = (
         Curve(f"theorem 1: 5 ln n/(ε² − ε³), ε = {eps}", ns, tuple(linformer_dimension(x, eps) for x in ns), bound=True),
-        Curve("all distances of N points: 4 ln N/(ε²/2 − ε³/3)", ns, tuple(points_dimension(x, eps) for x in ns), bound=True),
+        Curve("distances of N points: 4 ln N/(ε²/2 − ε³/3)", ns, tuple(points_dimension(x, eps) for x in ns), bound=True),
         Curve(f"n products but for δ = {delta}", ns, tuple(rows_dimension(x, eps, delta) for x in ns), bound=True),
         Curve("n rows: no compression", ns[:8], ns[:8], bound=True),
     )

@@ -170,7 +170,8 @@ def what_governs(seed: int, k: int = 64, ratio: int = 4, trials: int = 1500) -> 
         "k, not n/k",
         f"one row is off by more than ‖P_i‖‖w‖/√{k} with one chance at k = {k}, whatever n is, and ever more seldom at "
         f"k = n/{ratio} (n = {sizes[0]} to {sizes[-1]})",
-        f"{_FIRST}; the product of a Gaussian projection, exactly", "; ".join(f"{a}: {_list(b)}" for a, b in chances.items()),
+        f"{_FIRST}; the product of a Gaussian projection, exactly",
+        "; ".join(f"{label}: {_list(law)}" for label, law in chances.items()),
         "; ".join(f"{a}: {_list([t.frequency for t in tests[i::2]])}" for i, a in enumerate(chances)),
         holds, len(tests) * trials, false_alarm=ALPHA, power=f"a chance that is off by {off:.2f} at any n",
         picture=Picture("n", "chance to be off by more", tuple(curves), logarithmic=False),

@@ -7,8 +7,8 @@
 
 (S, T) is normal with correlation ρ and density φ_ρ: what two vectors have with one column of R. Charikar (STOC 2002) has
 P_1; Andoni et al. (arXiv:1509.02897), §3, the cross-polytope hash; the integral is over the product s of the winning column.
-Each count of meetings is tested against its law by an exact two-sided binomial test; the tests of a claim share one chance in a
-million of a false alarm.
+Each count of meetings is tested against its law by an exact two-sided binomial test; the tests of a claim share one chance
+in a million of a false alarm.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ def _claim(name: str, statement: str, source: str, tests: dict[str, list[Test]],
     return Claim(
         f"lsh: {name}:", statement, source, f"what each of {len(every)} binomial tests leaves possible",
         f"furthest off: {worst}; refuted: {sum(not f.holds for f in found)}", sum(t.trials for t in every),
-        all(f.holds for f in found), false_alarm=ALPHA, power=f"a chance that is off by {max(f.off for f in found):.4f} anywhere",
+        all(f.holds for f in found), false_alarm=ALPHA,
+        power=f"a chance that is off by {max(f.off for f in found):.4f} anywhere",
         picture=Picture("angle θ / π" if along is None else along[0], "chance to meet", tuple(curves), logarithmic=False),
     )  # fmt: skip

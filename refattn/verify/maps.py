@@ -13,13 +13,14 @@ from refattn.verify.exact_tests import ALPHA, Outcome, at_most
 from refattn.verify.spectra import cumulative, heads, layers, spectra
 
 Array = Any
-_FIGURE = "Wang et al. 2020 (arXiv:2006.04768), figure 1 and §3, who measured RoBERTa; here all-MiniLM-L6-v2 on pydoc's topics"
+_FIGURE = ("Wang et al. 2020 (arXiv:2006.04768), figure 1 and §3, who measured RoBERTa; here all-MiniLM-L6-v2 on pydoc's "
+           "topics")  # fmt: skip
 STATEMENTS = {
-    "every layer": "every layer is more skewed than the one before it (c at n/4, mean over heads), on at least half of all passages",
-    "upper layers": "layers 4 to 6 are more skewed than layers 1 to 3 (c at n/4, mean over heads), on nine passages of ten",
-    "every head": "a quarter of the singular values has half of their sum, in every layer and head, on at least half of all passages",
-    "every head is low rank": "a matrix of rank n/4 is within 1/2 of the map in operator norm, in every layer and head, on at "
-    "least half of all passages",
+    "every layer": "on half of all passages every layer is more skewed than the one before it (c at n/4, mean over heads)",
+    "upper layers": "on nine passages of ten layers 4 to 6 are more skewed than layers 1 to 3 (c at n/4, mean over heads)",
+    "every head": "on half of all passages a quarter of the singular values has half of their sum in every layer and head",
+    "every head is low rank": "on half of all passages a matrix of rank n/4 is within 1/2 of the map of every layer "
+    "and head (operator norm)",
 }
 
 

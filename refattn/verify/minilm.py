@@ -107,7 +107,8 @@ def load() -> MiniLM:
 
 def _layer(w: Any, at: str) -> Block.Params:
     """BERT stores weights as (columns, rows)."""
-    names = {"q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value", "o": "attention.output.dense"}
+    names = {a: f"attention.self.{name}" for a, name in (("q", "query"), ("k", "key"), ("v", "value"))}
+    names |= {"o": "attention.output.dense"}
     attention = {f"w_{a}": w[f"{at}{name}.weight"].T for a, name in names.items()}
     attention |= {f"b_{a}": w[f"{at}{name}.bias"] for a, name in names.items()}
     names = {"1": "intermediate.dense", "2": "output.dense"}

@@ -5,11 +5,13 @@ A round hides a pair with the chance 1 − P(θ_ij) of two buckets apart; r roun
     E μ_i = Σ_j p_ij (1 − P(θ_ij))^r        the weight that token i misses
 
 if a token sees its whole bucket. With duplicates="once" what r rounds see is a subset of what more rounds see. With
-"counted" (today's trax, Hugging Face) j has the weight N_ij p_ij, and in the limit P(θ_ij) p_ij: not that of exact attention.
+"counted" (today's trax, Hugging Face) j has the weight N_ij p_ij, and in the limit P(θ_ij) p_ij, not that of exact
+attention.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import acos
 from typing import Any
 
@@ -36,7 +38,8 @@ def claims(seed: int) -> tuple[Claim, ...]:
     x = x / (x**2).sum(axis=-1, keepdims=True) ** 0.5
     rotations = draws.normal(size=(ROUNDS[-1], 8, W))
     P = weights(x, x, SHARP, load("numpy").xp.eye(N))
-    return *measured(x, v, P, rotations), one_bucket(x, v), hidden_weight(x, P, seed), counts(x, seed), counted(x, v, P, rotations)
+    about_counts = counts(x, seed), counted(x, v, P, rotations)
+    return *measured(x, v, P, rotations), one_bucket(x, v), hidden_weight(x, P, seed), *about_counts
 
 
 def scheme(duplicates: str, chunk: int = N) -> LSH:
@@ -67,13 +70,13 @@ def measured(x: Array, v: Array, P: Array, rotations: Array) -> tuple[Claim, Cla
         label = "whole buckets" if chunk == N else "chunks of 16"
         curves += [Curve(f"{label}: weight missed × diameter of the values", ROUNDS, tuple(bounds), bound=True),
                    Curve(label, ROUNDS, tuple(shown))]  # fmt: skip
-    falls = all(bool((b <= a + 1e-15).all()) for a, b in zip(masses, masses[1:], strict=False))
+    falls = all(bool((b <= a + 1e-15).all()) for a, b in pairwise(masses))
     means = [float(m.mean()) for m in masses]
     return (
         _claim("rounds: bound", f"every row is off by at most μ·diam(V), μ the weight that it misses, each key counted once "
                f"(n = {N}, r = {ROUNDS[0]} to {ROUNDS[-1]}, whole buckets and chunks of 16)", SOURCE, 1.0,
                f"{ratio:.3f} of it at most; whole buckets: ‖õ − o‖/‖o‖ = {_row(curves[1].y)}", ratio <= 1.0,
-               2 * len(ROUNDS) * N, picture=Picture("rounds", "‖õ − o‖ / ‖o‖", tuple(curves))),
+               2 * len(ROUNDS) * N, picture=Picture("rounds, each key once", "‖õ − o‖ / ‖o‖", tuple(curves))),
         _claim("rounds: weight missed", "more rounds make no token miss more, and all of them miss less at the end "
                f"(whole buckets, r = {ROUNDS[0]} to {ROUNDS[-1]})", "sets of pairs are nested", "falling", _row(means),
                falls and means[-1] < 0.01 * means[0], len(ROUNDS)),
@@ -117,11 +120,13 @@ def counts(x: Array, seed: int, rounds: int = 4000) -> Claim:
     met = scheme("counted", 2).slot_counts(pairs, pairs, draws.normal(size=(len(others), rounds, x.shape[-1], W)))[:, 0, 1]
     law = [meeting(acos(max(-1.0, min(1.0, float(x[0] @ x[j])))), W) for j in others]
     tests = [equal(int(m), rounds, p, ALPHA / len(others)) for m, p in zip(met, law, strict=True)]
-    return _claim("rounds: counts", f"N_ij of r rounds is binomial with P(θ_ij) for {len(others)} pairs (r = {rounds:,})", _LAW,
-                  _row(law), _row([t.frequency for t in tests]), all(t.holds for t in tests), rounds * len(others),
-                  false_alarm=ALPHA, power=f"a chance that is off by {max(t.off for t in tests):.3f} for any pair",
-                  picture=Picture("P(θ)", "N / r", (Curve("law", tuple(sorted(law)), tuple(sorted(law)), bound=True),
-                                  Curve("drawn", tuple(law), tuple(t.frequency for t in tests))), logarithmic=False))  # fmt: skip
+    seen, line = tuple(t.frequency for t in tests), (min(law), max(law))
+    curves = Curve("law", line, line, bound=True), Curve("drawn", tuple(law), seen)
+    statement = f"N_ij of r rounds is binomial with P(θ_ij) for {len(others)} pairs (r = {rounds:,})"
+    return _claim("rounds: counts", statement, _LAW, _row(law), _row(seen), all(t.holds for t in tests),
+                  rounds * len(others), false_alarm=ALPHA,
+                  power=f"a chance that is off by {max(t.off for t in tests):.3f} for any pair",
+                  picture=Picture("P(θ)", "N / r", curves, logarithmic=False))  # fmt: skip
 
 
 def counted(x: Array, v: Array, P: Array, rotations: Array) -> Claim:
@@ -132,14 +137,16 @@ def counted(x: Array, v: Array, P: Array, rotations: Array) -> Claim:
     size, there = rms(o), limit @ v / limit.sum(axis=-1, keepdims=True)
     floor = rms(there - o) / size
     errors = [rms(scheme("counted")(x, v, rotations[:r]) - o) / size for r in ROUNDS]
-    line = Curve("counted, the limit", ROUNDS, (floor,) * len(ROUNDS), bound=True)
+    curves = (Curve("counted, the limit", ROUNDS, (floor,) * len(ROUNDS), bound=True),
+              Curve("duplicates counted", ROUNDS, tuple(errors)))  # fmt: skip
+    shown = f"{floor:.3g} in the limit; {_row(errors)} at r = {', '.join(map(str, ROUNDS))}"
     return _claim("rounds: counted", "attention with duplicates counted tends to exact attention, as with each key once",
-                  _KITAEV, 0.0, f"{floor:.3g} in the limit; {_row(errors)} at r = {', '.join(map(str, ROUNDS))}", floor < 1e-9,
-                  len(ROUNDS), stated=False,
-                  picture=Picture("rounds", "‖õ − o‖ / ‖o‖", (line, Curve("duplicates counted", ROUNDS, tuple(errors)))))  # fmt: skip
+                  _KITAEV, 0.0, shown, floor < 1e-9, len(ROUNDS), stated=False,
+                  picture=Picture("rounds, duplicates counted", "‖õ − o‖ / ‖o‖", curves))  # fmt: skip
 
 
-def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any) -> Claim:
+def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any
+           ) -> Claim:
     return Claim(f"lsh: {name}:", statement, source, bound, found, trials, holds, **more)
 
 

@@ -70,9 +70,11 @@ def bound(P: Array, w: Array, seed: int) -> Claim:
     curves = (Curve("median of the worst row", SLOTS, tuple(middle)),
               Curve(f"corrected bound, δ = {DELTA}", tuple(limits), tuple(limits.values()), bound=True))  # fmt: skip
     statement = f"all |P̃_i w − P_i w| ≤ ε(k)‖P_i‖‖w‖ but for a chance of δ = {DELTA} (n = {N}, k = {_list(limits)})"
-    measured = f"exceeded in {', '.join(t.measured.partition(';')[0] for t in tests)}; medians {_row(middle)} at k = {_list(SLOTS)}"
+    counts = _list(t.measured.partition(";")[0] for t in tests)
+    measured = f"exceeded in {counts}; medians {_row(middle)} at k = {_list(SLOTS)}"
     return _claim("slots: bound", statement, _ROWS, f"ε = {_row(limits.values())}", measured, all(t.holds for t in tests),
-                  TRIALS * len(tests), false_alarm=ALPHA, power=f"a chance of {DELTA + max(t.off for t in tests):.3g} at any k",
+                  TRIALS * len(tests), false_alarm=ALPHA,
+                  power=f"a chance of {DELTA + max(t.off for t in tests):.3g} at any k",
                   picture=Picture("slots k", "max_i |P̃_i w − P_i w| / ‖P_i‖‖w‖", curves))  # fmt: skip
 
 
@@ -96,9 +98,10 @@ def floor(q: Array, k: Array, P: Array, seed: int) -> Claim:
     curves = (Curve(name, POOLED[:-1], tuple(row)) for name, row in found.items())
     line = Curve("no projection is nearer", POOLED[:-1], tuple(least), bound=True)
     shown = "; ".join(f"{name} {_row(row)}" for name, row in found.items())
-    return _claim("slots: floor", f"‖P̄F − P‖_F ≥ √Σ_(i>k) σ_i² for three kinds of E and F (n = {N}, k = {_list(POOLED[:-1])})",
-                  _EYM, f"{_row(least)} of ‖P‖", f"{shown}; at least {ratio:.2f} times the bound", ratio >= 1.0,
-                  3 * len(least), picture=Picture("slots k", "‖P̄F − P‖ / ‖P‖, Frobenius", (line, *curves)))  # fmt: skip
+    statement = f"‖P̄F − P‖_F ≥ √Σ_(i>k) σ_i² for three kinds of E and F (n = {N}, k = {_list(POOLED[:-1])})"
+    return _claim("slots: floor", statement, _EYM, f"{_row(least)} of ‖P‖",
+                  f"{shown}; at least {ratio:.2f} times the bound", ratio >= 1.0, 3 * len(least),
+                  picture=Picture("slots k", "‖P̄F − P‖ / ‖P‖, Frobenius", (line, *curves)))  # fmt: skip
 
 
 def attended(q: Array, k: Array, v: Array, seed: int, trials: int = 40) -> tuple[Claim, Claim]:
@@ -110,12 +113,13 @@ def attended(q: Array, k: Array, v: Array, seed: int, trials: int = 40) -> tuple
         medians.append(found[trials // 2])
         tests.append(at_most(sum(x >= 1.0 for x in found), trials, 0.5, ALPHA / len(POOLED)))
     pooled = [rms(Linformer(projection="mean", stride=N // s)(q, k, v) - o) / rms(o) for s in POOLED]
-    curves = (Curve("zeros", POOLED, (1.0,) * len(POOLED), bound=True), Curve("E = F normal, median", POOLED, tuple(medians)),
+    curves = (Curve("zeros", POOLED, (1.0,) * len(POOLED), bound=True),
+              Curve("E = F normal, median", POOLED, tuple(medians)),
               Curve("neighbours averaged", POOLED[:-1], tuple(pooled[:-1])))  # fmt: skip
     at = f"(n = {N}, k = {_list(POOLED)})"
     return (
-        _claim("slots: random", f"with E = F = S attention is nearer than zeros are in half of all draws, at some k {at}", _SEVEN,
-               1.0, f"medians {_row(medians)}; further in {', '.join(t.measured.partition(';')[0] for t in tests)}",
+        _claim("slots: random", f"with E = F = S attention is nearer than zeros in half of all draws, at some k {at}",
+               _SEVEN, 1.0, f"medians {_row(medians)}; further in {_list(t.measured.partition(';')[0] for t in tests)}",
                any(t.holds for t in tests), trials * len(POOLED), stated=False, false_alarm=ALPHA,
                power=f"{tests[0].power} to be further", picture=Picture("slots", "‖õ − o‖ / ‖o‖", curves)),
         _claim("slots: the end", f"neighbours averaged end at exact attention with k = n {at}", _POOL, 1e-13,
@@ -123,7 +127,8 @@ def attended(q: Array, k: Array, v: Array, seed: int, trials: int = 40) -> tuple
     )  # fmt: skip
 
 
-def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any) -> Claim:
+def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any
+           ) -> Claim:
     return Claim(f"linformer: {name}:", statement, source, bound, found, trials, holds, **more)
 
 

@@ -1,4 +1,4 @@
-"""Singular values of attention maps (σ_1 ≥ … ≥ σ_n), of a pretrained model's layer by layer and head by head, and their figure.
+"""Singular values σ_1 ≥ … ≥ σ_n of attention maps; those of a pretrained model layer by layer, head by head, as a figure.
 
     c_j = Σ_{i≤j} σ_i / Σ σ_i       normalised cumulative singular values, of σ and not of σ²
 

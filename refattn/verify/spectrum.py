@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from math import exp, pi
 from typing import Any
 
 from scipy.linalg import eigvalsh, svd
@@ -51,17 +51,17 @@ def leading(P: Array, k: int) -> Array:
 
 def operator(x: Array) -> float:
     """‖x‖₂ without singular values: the root of the largest eigenvalue of xᵀx."""
-    return max(float(eigvalsh(x.T @ x)[-1]), 0.0) ** 0.5
+    return math.sqrt(max(float(eigvalsh(x.T @ x)[-1]), 0.0))
 
 
 def frobenius(x: Array) -> float:
     """‖x‖_F."""
-    return float((x**2).sum()) ** 0.5
+    return math.sqrt(float((x**2).sum()))
 
 
 def tail(values: Array, k: int) -> float:
     """√Σ_{i>k} σ_i²."""
-    return float((values[k:] ** 2).sum()) ** 0.5
+    return math.sqrt(float((values[k:] ** 2).sum()))
 
 
 def best(P: Array) -> tuple[Claim, Claim]:
@@ -102,8 +102,9 @@ def nothing_nearer(P: Array, seed: int) -> Claim:
     curves = (Curve(name, RANKS, tuple(far[name])) for name in far)
     statement = f"no matrix of rank k is nearer than P_k, in either norm (n = {n}, k = {', '.join(map(str, RANKS))})"
     shown = ", ".join(f"{name} {ratio:.7g}" for name, ratio in least.items())
+    picture = Picture("rank k", "‖P − ·‖ / ‖P‖, Frobenius", (floor, *curves))
     return _claim("nothing is nearer", statement, _EYM, "a ratio of 1 or more", shown, min(least.values()) >= 1.0 - 1e-12,
-                  len(RANKS) * len(least), picture=Picture("rank k", "‖P − ·‖ / ‖P‖, Frobenius", (floor, *curves)))  # fmt: skip
+                  len(RANKS) * len(least), picture=picture)  # fmt: skip
 
 
 def largest(P: Array) -> Claim:
@@ -120,7 +121,7 @@ def largest(P: Array) -> Claim:
 
 def flat(beta: float, n: int) -> list[float]:
     """σ of softmax(βI), n: 1, and n − 1 times (e^β − 1)/(e^β + n − 1)."""
-    return [1.0, *[(exp(beta) - 1.0) / (exp(beta) + n - 1.0)] * (n - 1)]
+    return [1.0, *[(math.exp(beta) - 1.0) / (math.exp(beta) + n - 1.0)] * (n - 1)]
 
 
 def identity_maps(n: int = 64) -> Claim:
@@ -143,8 +144,8 @@ def identity_maps(n: int = 64) -> Claim:
 def every_map(n: int = 64, size: float = 80.0) -> Claim:
     """Tokens on a circle that is large enough: each attends to itself, though scores have rank 2."""
     xp = load("numpy").xp
-    angles = xp.arange(n) * (2.0 * pi / n)
+    angles = xp.arange(n) * (2.0 * math.pi / n)
     x = size * xp.stack([xp.cos(angles), xp.sin(angles)], axis=-1)
     past = float(singular_values(softmax(x @ x.T / 2**0.5, axis=-1))[n // 4])
-    statement = f"a matrix of rank n/4 is within 1/2 of softmax(q kᵀ/√d) in operator norm, whatever q and k are (n = {n}, d = 2)"
+    statement = f"a matrix of rank n/4 is within 1/2 of softmax(q kᵀ/√d) in operator norm, for any q and k (n = {n}, d = 2)"
     return _claim("every map is low rank", statement, _LOW, 0.5, past, past <= 0.5, stated=False)

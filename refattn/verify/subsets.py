@@ -8,6 +8,7 @@ since both õ_i and the mean are averages of values. Equality takes two values. 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from scipy.spatial.distance import pdist
@@ -35,7 +36,7 @@ def diameter(v: Array) -> float:
 
 def rms(x: Array) -> float:
     """Root of the mean square of rows (n, e)."""
-    return float((x**2).sum() / len(x)) ** 0.5
+    return math.sqrt(float((x**2).sum()) / len(x))
 
 
 def worst(error: Array, bound: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from refattn import rng
@@ -35,7 +36,7 @@ def measured(q: Array, k: Array, v: Array) -> tuple[Claim, Claim, Claim]:
     errors = [Sparse(Local(w, w))(q, k, v) - o for w in WIDTHS]
     ratio = max(worst(e, m * wide) for e, m in zip(errors, masses, strict=True))
     means = [float(m.mean()) for m in masses]
-    falls = all(bool((b <= a + 1e-15).all()) and b.sum() < a.sum() for a, b in zip(masses, masses[1:], strict=False))
+    falls = all(bool((b <= a + 1e-15).all()) and b.sum() < a.sum() for a, b in pairwise(masses))
     size, last = rms(o), rms(errors[-1]) / rms(o)
     shown, x = _row([rms(e) / size for e in errors]), tuple(2 * w + 1 for w in WIDTHS)
     picture = Picture("keys in the window", "‖õ − o‖ / ‖o‖", (
@@ -43,8 +44,9 @@ def measured(q: Array, k: Array, v: Array) -> tuple[Claim, Claim, Claim]:
         Curve("weight outside × diameter of the values", x[:-1],
               tuple(rms(m[:, None]) * wide / size for m in masses[:-1]), bound=True)))  # fmt: skip
     return (
-        _claim("window: bound", f"every row is off by at most μ·diam(V), μ its weight outside (n = {N}, w = {_widths()})", SOURCE,
-               1.0, f"{ratio:.3f} of it at most; ‖õ − o‖/‖o‖ = {shown}", ratio <= 1.0, len(WIDTHS) * N, picture=picture),
+        _claim("window: bound", f"every row is off by at most μ·diam(V), μ its weight outside (n = {N}, w = {_widths()})",
+               SOURCE, 1.0, f"{ratio:.3f} of it at most; ‖õ − o‖/‖o‖ = {shown}", ratio <= 1.0,
+               len(WIDTHS) * N, picture=picture),
         _claim("window: weight outside", f"a wider window leaves no row more weight outside, and all rows less together "
                f"(w = {_widths()})", _SETS, "falling", _row(means), falls, len(WIDTHS)),
         _claim("window: the end", f"the window of all keys is exact attention (n = {N}, w = {WIDTHS[-1]})",
@@ -62,7 +64,8 @@ def never_further() -> Claim:
                   "counter-example by hand: v = 0, 1, −1", "falling", _row(errors), holds, 3, stated=False)  # fmt: skip
 
 
-def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any) -> Claim:
+def _claim(name: str, statement: str, source: str, bound: Any, found: Any, holds: bool, trials: int = 1, **more: Any
+           ) -> Claim:
     return Claim(f"sparse: {name}:", statement, source, bound, found, trials, holds, **more)
 
 
