@@ -144,7 +144,7 @@ def error_identity() -> Claim:
     return _claim("error of theorem 1", statement, _MOMENTS, str(wanted), str(found), found == wanted, len(rows))
 
 
-def what_governs(seed: int, k: int = 64, ratio: int = 4, trials: int = 1500) -> Claim:
+def what_governs(seed: int, k: int = 64, ratio: int = 4, trials: int = 1000) -> Claim:
     """One row's error in units of ‖P_i‖‖w‖: how often it is past one deviation at k, for k fixed and for n/k fixed.
 
     The chance is exact and n is not in it, but for the cosine of the row and the values.

@@ -25,7 +25,7 @@ from refattn.verify.lsh import meeting
 from refattn.verify.subsets import SOURCE, diameter, missed, rms, weights, worst
 
 Array = Any
-ROUNDS, N, W = (1, 2, 4, 8, 16, 32, 64, 128), 96, 2  # 2W buckets
+ROUNDS, N, W = (1, 2, 4, 8, 16, 32, 64), 96, 2  # 2W buckets
 SHARP = 4.0  # scale of the scores
 _KITAEV = "Kitaev et al. 2020 (arXiv:2001.04451), §2 and appendix A: log N_ij is taken off, each key counts once"
 _LAW = "Kitaev et al. 2020 (arXiv:2001.04451), §2; Andoni et al. 2015 (arXiv:1509.02897), §3, for one round"

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
-from refattn.verify import minilm
+from refattn.errors import OptionError
+from refattn.verify import maps, minilm
 
 pytestmark = pytest.mark.peers
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytest.importorskip(minilm.PACKAGE)
 pytest.importorskip("tokenizers")
 
 
+def folder() -> str:
+    spec = find_spec(minilm.PACKAGE)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return f"{spec.submodule_search_locations[0]}/model"
+
+
 @pytest.mark.parametrize("n", [17, 128, 512])
 def test_maps_and_hidden_states_are_those_of_bert(n: int) -> None:
-    from importlib.util import find_spec
-
-    folder = f"{find_spec(minilm.PACKAGE).submodule_search_locations[0]}/model"
-    bert = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", local_files_only=True).eval()
+    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
+    bert = transformers.BertModel.from_pretrained(folder(), attn_implementation="eager", local_files_only=True).eval()
     ours = minilm.load()
     ids = ours.passages(n, 2, seed=n)
     with torch.no_grad():
@@ -35,12 +41,31 @@ def test_maps_and_hidden_states_are_those_of_bert(n: int) -> None:
 
 
 def test_tokens_are_those_of_transformers_tokenizer() -> None:
-    from importlib.util import find_spec
-
-    folder = f"{find_spec(minilm.PACKAGE).submodule_search_locations[0]}/model"
-    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder(), local_files_only=True)
     text = "Naïve attention isn't O(n): __getattr__ → 12.5 %, “quoted”\n\n* a list\n"
     ours = minilm.load().tokenizer
     assert ours.encode(text).ids == theirs(text)["input_ids"]
     assert ours.token_to_id("[CLS]") == theirs.cls_token_id
     assert ours.token_to_id("[SEP]") == theirs.sep_token_id
+
+
+def test_the_claims_about_its_maps_come_out_as_stated_on_another_seed_too() -> None:
+    for seed in (0, 1):
+        for claim in maps.claims(seed, 24, n=64):
+            print(claim)
+            assert claim.as_stated
+
+
+def test_passages_are_pieces_of_the_text_drawn_by_their_seed() -> None:
+    model = minilm.load()
+    ids, again, other = (model.passages(32, 5, seed) for seed in (1, 1, 2))
+    assert ids.shape == (5, 32)
+    assert (ids == again).all()
+    assert (ids != other).any()
+    assert set(ids[:, 0]) == {model.tokenizer.token_to_id("[CLS]")}
+    assert set(ids[:, -1]) == {model.tokenizer.token_to_id("[SEP]")}
+    topics = [model.tokenizer.decode(t) for t in model._topics()]
+    assert all(any(model.tokenizer.decode(list(piece[1:-1])) in topic for topic in topics) for piece in ids)
+    with pytest.raises(OptionError, match="n=513: the model reads 3 to 512 tokens"):
+        model.passages(513, 1, 0)

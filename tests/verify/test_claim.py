@@ -15,7 +15,7 @@ import pytest
 
 from refattn import verify
 from refattn.errors import BackendUnavailable, OptionError, UsageError
-from refattn.verify import Claim, Curve, Picture, command
+from refattn.verify import Claim, Curve, Heat, Picture, command
 
 CLAIM = Claim(
     name="coins",
@@ -58,6 +58,18 @@ def test_a_claim_prints_its_numbers_and_its_source() -> None:
     assert len(strong) == 5
 
 
+def test_a_claim_that_could_not_be_tested_says_so_and_is_not_as_stated() -> None:
+    for stated in (True, False):
+        claim = replace(CLAIM, holds=None, stated=stated, measured="needs dice: pip install dice")
+        assert not claim.as_stated
+        assert str(claim).splitlines() == [
+            "coins fall on their edge at most once in a thousand times: NOT PUT TO THE TEST",
+            "    needs dice: pip install dice",
+            "    source    a drawer, 2024",
+        ]
+        assert json.loads(json.dumps(claim.to_json()))["holds"] is None
+
+
 def test_json_has_every_field_but_the_picture() -> None:
     record = json.loads(json.dumps(CLAIM.to_json()))
     assert set(record) == {*vars(CLAIM), "as_stated"} - {"picture"}
@@ -93,12 +105,50 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     pytest.importorskip("matplotlib")
     with pytest.raises(OptionError, match=r"claim\.xyz: the name must end in an image format, as claim\.png; there are"):
         CLAIM.plot(tmp_path / "claim.xyz")
-    with pytest.raises(OptionError, match="nothing to draw: coins has no picture"):
-        replace(CLAIM, picture=None).plot(tmp_path / "claim.png")
+    from refattn.verify.chart import save
+
+    with pytest.raises(OptionError, match="nothing to draw: there is no claim"):
+        save([], tmp_path / "claim.png")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(BackendUnavailable, match=r"pip install 'refattn\[plot\]'"):
         CLAIM.plot(tmp_path / "claim.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def dark(file: Path) -> int:
+    """How many pixels are far from white."""
+    pixels = pytest.importorskip("matplotlib.image").imread(file)[..., :3]
+    return int(np.sum(pixels.max(axis=-1) < 0.5))
+
+
+def test_a_claim_without_a_picture_is_drawn_in_words(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    short = replace(CLAIM, picture=None).plot(tmp_path / "short.png")
+    long = replace(CLAIM, picture=None, statement=CLAIM.statement * 3).plot(tmp_path / "long.png")
+    assert 500 < dark(short) < dark(long)
+    assert colours(short) == {"first": 0, "second": 0}
+
+
+def test_a_table_is_drawn_in_shades_with_its_numbers(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    values = tuple(tuple(0.1 * (x + y) for x in range(4)) for y in range(3))
+    heat = replace(CLAIM, picture=Heat("head", "layer", "a table", values))
+    pixels = image.imread(heat.plot(tmp_path / "heat.png"))[..., :3]
+    h, w = pixels.shape[:2]
+    blue = pixels[:, :, 2] - pixels[:, :, 0]  # light cells are pale, dark ones blue
+    assert blue[int(0.2 * h), int(0.2 * w)] < blue[int(0.75 * h), int(0.9 * w)]
+    flat = replace(CLAIM, picture=replace(heat.picture, values=((0.5, 0.5),)))
+    assert flat.plot(tmp_path / "flat.png").stat().st_size > 1000
+
+
+def test_many_panels_are_laid_out_in_lines(tmp_path: Path) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    from refattn.verify.chart import ACROSS, save
+
+    assert CLAIM.picture is not None
+    many = [replace(CLAIM, picture=replace(CLAIM.picture, y=f"faces {i}")) for i in range(ACROSS + 1)]
+    one, all_of_them = (image.imread(save(some, tmp_path / "x.png", dpi=50)).shape for some in (many[:1], many))
+    assert all_of_them[:2] == (2 * one[0], ACROSS * one[1])
 
 
 def test_importing_verify_loads_neither_matplotlib_nor_scipy() -> None:
@@ -119,7 +169,8 @@ def coins(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
     assert command.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == list(verify.claims()) == ["growth", "jl", "linformer", "lsh", "coins"]
+    assert [line.split("  ")[0] for line in lines] == list(verify.claims())
+    assert list(verify.claims()) == ["growth", "jl", "linformer", "attention", "lsh", "spectrum", "coins"]
 
 
 def test_the_command_runs_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
@@ -139,6 +190,15 @@ def test_one_claim_that_is_not_as_stated_makes_status_1(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.endswith("1 of 2 as stated; not: coins\n")
 
 
+def test_a_claim_that_could_not_be_tested_makes_status_3(capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
+    coins += [replace(CLAIM, name="dice", holds=True), replace(CLAIM, holds=None)]
+    assert command.main("coins") == 3
+    assert capsys.readouterr().out.endswith("1 of 2 as stated; not put to the test: coins\n")
+    coins += [replace(CLAIM, name="cards")]
+    assert command.main("coins") == 1
+    assert capsys.readouterr().out.endswith("1 of 3 as stated; not: cards; not put to the test: coins\n")
+
+
 def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, coins: list[Claim]
 ) -> None:
@@ -149,7 +209,8 @@ def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
     monkeypatch.setitem(sys.modules, "refattn.verify.coins", drawing)  # type: ignore[arg-type]
     assert command.main("coins", seed=3, json=tmp_path / "c.json") == 0
     assert json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["seed"] == 3
-    assert command.main("coins") == 0
+    assert command.main("coins", json=tmp_path / "c.json") == 0
+    assert json.loads((tmp_path / "c.json").read_text(encoding="utf-8"))["seed"] == 0
     capsys.readouterr()
     assert command.main("coins", fresh=True) == 0
     assert asked[:2] == [3, 0]

@@ -17,6 +17,7 @@ def test_every_claim_comes_out_as_stated() -> None:
     for claim in claims:
         print(claim)
         assert claim.as_stated
+        assert bool(claim.power) == (claim.false_alarm > 0.0)
     assert {claim.name for claim in claims if not claim.stated} == {
         "linformer: theorem 1, Pw = 0:",
         "linformer: theorem 1 as printed:",
@@ -105,9 +106,15 @@ def test_a_construction_that_works_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert not linformer.construction(0).as_stated
 
 
-def test_wrong_weights_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    one_sided = lambda seed, n: (np.full((n, n), 1.0 / n), np.ones(n) * 2.0)  # noqa: E731
-    monkeypatch.setattr(linformer, "_weights", one_sided)
-    assert linformer.what_governs(0).measured.startswith("2.000/k")
+def test_weights_with_which_zeros_would_not_do_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linformer, "_data", lambda seed, n, d=64, e=8: (np.zeros((n, d)), np.zeros((n, d)), np.ones((n, e))))
     assert not linformer.nothing_at_all(0).as_stated
+
+
+def test_what_governs_is_k_and_a_projection_governed_by_another_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """n/4 rows for k, and as many for every k: what a projection of another size would do."""
+    right = linformer._approximations
+    for slots in (lambda w, k: len(w) // 4, lambda w, k: 64):
+        wrong = lambda seed, name, w, k, trials, slots=slots: right(seed, name, w, slots(w, k), trials)  # noqa: E731
+        monkeypatch.setattr(linformer, "_approximations", wrong)
+        assert not linformer.what_governs(0, trials=400).as_stated
