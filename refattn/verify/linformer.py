@@ -187,7 +187,7 @@ def construction(seed: int, n: int = 512, eps: float = 0.5, delta: float = 1e-6,
     k, draws, failed = ceil(linformer_dimension(n, eps)), rng.stream(seed, "linformer", "construction"), 0
     p = softmax([12.0, *[0.0] * (n - 1)])
     for _ in range(trials):
-        first = GAUSSIAN.matrix(k, n, draws)[:, 0]  # a Eᵀ and F v read this column alone
+        first = GAUSSIAN.matrix(k, 1, draws)[:, 0]  # of E and F: a Eᵀ and F v read no other column
         found = float(softmax(12.0 * delta * first) @ (exp(-delta) * first))
         failed += bool(abs(found - p[0]) > eps * _norm(p, 0))
     statement = (f"keeps one row within ε‖softmax(a)‖‖v‖ more often than not (a = 12·e₁, v = e₁, n = {n}, k = {k}, "

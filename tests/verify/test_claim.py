@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layout import ROOT
 from refattn import verify
 from refattn.errors import BackendUnavailable, OptionError, UsageError
 from refattn.verify import Claim, Curve, Heat, Picture, command
@@ -170,7 +171,7 @@ def test_the_command_lists_what_there_is(capsys: pytest.CaptureFixture[str], coi
     assert command.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(verify.claims())
-    assert list(verify.claims()) == ["growth", "jl", "linformer", "attention", "lsh", "spectrum", "coins"]
+    assert list(verify.claims()) == ["growth", "jl", "linformer", "lsh", "spectrum", "attention", "coins"]
 
 
 def test_the_command_runs_draws_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str], coins: list[Claim]) -> None:
@@ -215,6 +216,11 @@ def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
     assert command.main("coins", fresh=True) == 0
     assert asked[:2] == [3, 0]
     assert capsys.readouterr().out.startswith(f"seed {asked[2]}\n")
+
+
+def test_every_name_has_its_part_of_the_documentation() -> None:
+    heads = [line for line in (ROOT / "docs" / "verify.md").read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
+    assert sorted(heads) == sorted(f"## `{name}`" for name in verify.claims())
 
 
 def test_a_name_that_does_not_exist_and_a_file_for_no_name_are_usage_errors(tmp_path: Path) -> None:

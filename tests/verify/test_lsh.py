@@ -21,7 +21,8 @@ def claims() -> dict[str, Any]:
     return {claim.name.removeprefix("lsh: ").removesuffix(":"): claim for claim in verify("lsh")}
 
 
-def test_every_law_holds(claims: dict[str, Any]) -> None:
+def test_every_law_holds(claims: dict[str, Any], undocumented: Any) -> None:
+    assert undocumented(claims.values(), "lsh: ") == []
     assert [name for name, claim in claims.items() if not claim.as_stated] == []
     assert set(claims) == {"two buckets", "four buckets", "quadrature", "2w buckets", "width", "rounds", "factors"}
     for name, claim in claims.items():
