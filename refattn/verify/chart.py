@@ -58,12 +58,13 @@ def save(claims: Sequence[Claim], file: str | Path, dpi: int = 160) -> Path:
 
 
 def _panels(claims: Sequence[Claim]) -> list[list[Any]]:
+    """Pictures with the same axes together, as many as there are colours; a table alone."""
     found: dict[Any, list[Any]] = {}
     for claim in claims:
         p = claim.picture
         if p is not None:
             found.setdefault(p if isinstance(p, Heat) else (p.x, p.y, p.logarithmic), []).append(p)
-    return list(found.values())
+    return [some[i : i + len(COLOURS)] for some in found.values() for i in range(0, len(some), len(COLOURS))]
 
 
 def _words(axes: Any, claims: Sequence[Claim]) -> None:

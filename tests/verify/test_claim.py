@@ -144,12 +144,14 @@ def test_a_table_is_drawn_in_shades_with_its_numbers(tmp_path: Path) -> None:
 
 def test_many_panels_are_laid_out_in_lines(tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image")
-    from refattn.verify.chart import ACROSS, save
+    from refattn.verify.chart import ACROSS, COLOURS, save
 
     assert CLAIM.picture is not None
     many = [replace(CLAIM, picture=replace(CLAIM.picture, y=f"faces {i}")) for i in range(ACROSS + 1)]
-    one, all_of_them = (image.imread(save(some, tmp_path / "x.png", dpi=50)).shape for some in (many[:1], many))
-    assert all_of_them[:2] == (2 * one[0], ACROSS * one[1])
+    alike = [CLAIM] * (len(COLOURS) * ACROSS + 1)  # as many in a panel as there are colours to tell them apart
+    one, *others = (image.imread(save(some, tmp_path / "x.png", dpi=50)).shape for some in (many[:1], many, alike))
+    for several in others:
+        assert several[:2] == (2 * one[0], ACROSS * one[1])
 
 
 def test_importing_verify_loads_neither_matplotlib_nor_scipy() -> None:
@@ -219,8 +221,8 @@ def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
 
 
 def test_every_name_has_its_part_of_the_documentation() -> None:
-    heads = [line for line in (ROOT / "docs" / "verify.md").read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
-    assert sorted(heads) == sorted(f"## `{name}`" for name in verify.claims())
+    lines = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8").splitlines()
+    assert sorted(line for line in lines if line.startswith("## ")) == sorted(f"## `{name}`" for name in verify.claims())
 
 
 def test_a_name_that_does_not_exist_and_a_file_for_no_name_are_usage_errors(tmp_path: Path) -> None:
