@@ -42,17 +42,19 @@ def save(claims: Sequence[Claim], file: str | Path, dpi: int = 160) -> Path:
     if not claims:
         raise OptionError("nothing to draw: there is no claim")
     panels = _panels(claims)
+    words = [] if panels else [part for claim in claims for line in str(claim).splitlines() for part in wrap(line, 78)]
     across = min(len(panels), ACROSS) or 1
     down = -(-len(panels) // across) or 1
-    figure = Figure(figsize=(5.6 * across, 4.6 * down), dpi=dpi, facecolor="white", layout="constrained")
+    size = (5.6 * across, 4.6 * down) if panels else (5.6, 0.12 * len(words) + 0.3)
+    figure = Figure(figsize=size, dpi=dpi, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     places = figure.subplots(down, across, squeeze=False).ravel()
     for axes, pictures in zip(places, panels, strict=False):
         _draw(axes, pictures)
     for axes in places[len(panels) :]:
         axes.set_axis_off()
-    if not panels:
-        _words(places[0], claims)
+    if words:
+        places[0].text(0.0, 1.0, "\n".join(words), va="top", family="monospace", fontsize=6.5, color=INK)
     figure.savefig(file)
     return Path(file)
 
@@ -65,13 +67,6 @@ def _panels(claims: Sequence[Claim]) -> list[list[Any]]:
         if p is not None:
             found.setdefault(p if isinstance(p, Heat) else (p.x, p.y, p.logarithmic), []).append(p)
     return [some[i : i + len(COLOURS)] for some in found.values() for i in range(0, len(some), len(COLOURS))]
-
-
-def _words(axes: Any, claims: Sequence[Claim]) -> None:
-    """Claims as they print themselves, lines folded."""
-    lines = [part for claim in claims for line in str(claim).splitlines() for part in (wrap(line, 78) or [""])]
-    axes.set_axis_off()
-    axes.text(0.0, 1.0, "\n".join(lines), va="top", family="monospace", fontsize=6.5, color=INK, transform=axes.transAxes)
 
 
 def _heat(axes: Any, heat: Heat) -> None:

@@ -65,6 +65,8 @@ class MiniLM:
         ------
         OptionError
             If n is not between 3 and 512.
+        BackendUnavailable
+            If this Python came without the text.
         """
         if not 3 <= n <= LONGEST:
             raise OptionError(f"n={n}: the model reads 3 to {LONGEST} tokens, two of which mark the ends")
@@ -74,7 +76,10 @@ class MiniLM:
         return backend("numpy").xp.asarray([[first, *every[i], last] for i in drawn])
 
     def _topics(self) -> Sequence[Sequence[int]]:
-        topics = importlib.import_module("pydoc_data.topics").topics
+        try:
+            topics = importlib.import_module("pydoc_data.topics").topics
+        except ImportError as error:
+            raise BackendUnavailable(f"this Python has no text to read ({error}): install one with pydoc's topics") from None
         return [self.tokenizer.encode(topics[name], add_special_tokens=False).ids for name in sorted(topics)]
 
 

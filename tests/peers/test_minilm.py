@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -72,3 +73,10 @@ def test_passages_are_pieces_of_the_text_drawn_by_their_seed() -> None:
     assert all(any(model.tokenizer.decode(list(piece[1:-1])) in topic for topic in topics) for piece in ids)
     with pytest.raises(OptionError, match="n=513: the model reads 3 to 512 tokens"):
         model.passages(513, 1, 0)
+
+
+def test_a_python_without_the_text_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    claim = maps.claims(0, 24, n=64)[0]
+    assert claim.holds is None
+    assert "this Python has no text to read" in str(claim)
