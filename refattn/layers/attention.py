@@ -1,9 +1,9 @@
 """Attention layer: projections to heads, a scheme on every head, and one projection back.
 
-    q = x W_q + b_q,   k = c W_k + b_k,   v = c W_v + b_v          c = x, or the context (cross-attention)
+    q = x W_q + b_q,   k = c W_k + b_k,   v = c′ W_v + b_v         c = x, or the context (cross-attention); c′ = c, or `values`
     y = merge(scheme(turn(split(q)), turn(split(k)), split(v), …)) W_o + b_o       turn: rotary positions, if there are any
 
-x: (..., n, d)   context: (..., m, c)   W_q: (d, h·k)   W_k: (c, g·k)   W_v: (c, g·e)   W_o: (h·e, o)   y: (..., n, o)
+x: (..., n, d)   context, values: (..., m, c)   W_q: (d, h·k)   W_k: (c, g·k)   W_v: (c, g·e)   W_o: (h·e, o)   y: (..., n, o)
 h query heads, g key heads; head i is columns i·k … (i + 1)·k of W_q. Vaswani et al. (arXiv:1706.03762), §3.2.2.
 A scheme with one input for queries and keys (qk) has no W_k. Departure: biases, which the paper lacks, are optional.
 """
@@ -57,6 +57,7 @@ class Attention:
         context: Array | None = None  # (..., m, c)
         others: Any = None  # an Inputs of the scheme: what it is given
         positions: Array | None = None  # int, (n,) or per item (..., n): of rotary
+        values: Array | None = None  # (..., m, c): what values are made of, where that is not what keys are made of
 
     class Saved(NamedTuple):
         inputs: Attention.Inputs
@@ -141,19 +142,17 @@ class Attention:
 
     def _shapes(self, given: Any) -> dict[str, tuple[int, ...]]:
         """The shapes of q, k, v with their heads, from shapes of the inputs; ShapeError if widths do not fit."""
-        p, x, c = given.params, given.x, given.x if given.context is None else given.context
+        p, x = given.params, given.x
         if ("k" in self._names) != (p.w_k is not None):
             there = "missing" if p.w_k is None else "given"
             raise OptionError(f"params.w_k is {there}, but {type(self.scheme).__name__} reads {', '.join(self._names)}")
         if "qk" in self._names and given.context is not None:
             raise OptionError(f"context is given, but {type(self.scheme).__name__} has queries and keys in one")
-        if len(c) != len(x) or c[:-2] != x[:-2]:
-            raise ShapeError(f"x has shape {x} and context {c}: their leading axes must be the same")
+        self._check_sources(given)
         found = {}
         for name in self._names:
-            letter = name[0]
-            where = "x" if letter == "q" or given.context is None else "context"
-            source, heads = (x if where == "x" else c), self.heads if letter == "q" else self.groups
+            letter, where = name[0], self._source(name, given)
+            source, heads = getattr(given, where), self.heads if letter == "q" else self.groups
             fit(where, source, p, letter)
             w = getattr(p, f"w_{letter}")
             if w[1] % heads:
@@ -162,6 +161,22 @@ class Attention:
         fit("what heads return", (*x[:-1], self.heads * found["v"][-1]), p, "o")
         return found
 
+    def _source(self, name: str, inputs: Any) -> str:
+        """Which input q, qk, k or v is made of."""
+        if name == "v" and inputs.values is not None:
+            return "values"
+        return "x" if name in ("q", "qk") or inputs.context is None else "context"
+
+    def _check_sources(self, given: Any) -> None:
+        """Refuse a context and values, by their shapes, that are not of as many items and tokens as there must be."""
+        x, c = given.x, given.x if given.context is None else given.context
+        for name, other in (("context", c), ("values", c if given.values is None else given.values)):
+            if len(other) != len(x) or other[:-2] != x[:-2]:
+                raise ShapeError(f"x has shape {x} and {name} {other}: their leading axes must be the same")
+        if given.values is not None and given.values[-2] != c[-2]:
+            where = "x" if given.context is None else "context"
+            raise ShapeError(f"values has shape {given.values}, but keys are made of {where} {c}: there must be as many tokens")
+
     def result(self, given: Any) -> tuple[int, ...]:
         """The shape of y."""
         return (*given.x[:-1], given.params.w_o[1])
@@ -169,12 +184,10 @@ class Attention:
     @layer
     def forward(self, inputs: Inputs, *, block: Any) -> tuple[Array, Saved]:
         """y, with what the scheme saves: q, k, v as it was given them, its results."""
-        x, p, context, others, _ = inputs
-        source = {"q": x, "k": x if context is None else context}
-        made = {}
+        p, others, made = inputs.params, inputs.others, {}
         for name in self._names:
-            a = name[0]
-            rows, _ = _project.forward(source["q" if a == "q" else "k"], getattr(p, f"w_{a}"), getattr(p, f"b_{a}"))
+            a, source = name[0], getattr(inputs, self._source(name, inputs))
+            rows, _ = _project.forward(source, getattr(p, f"w_{a}"), getattr(p, f"b_{a}"))
             made[name] = _split(rows, self.heads if a == "q" else self.groups)
         made |= self._rotated({name: made[name] for name in self._turned}, inputs.positions, 1.0)
         extra = {name: leaf for nest in (p.scheme, others) for name, leaf in tree.items(nest)}
@@ -187,23 +200,22 @@ class Attention:
 
         With W = [W_q W_k W_v] and g = [dq dk dv]:  dx = g Wᵀ,  dW = xᵀ g.
         """
-        (x, p, context, others, positions), kept = saved
+        inputs, kept = saved
+        p, others, positions = inputs.params, inputs.others, inputs.positions
         o = getattr(kept, self.scheme.outputs[0])
         out = _project.vjp(Projection.Saved(Projection.Inputs(_merge(o), p.w_o, p.b_o)), dy)
         pulled = self.scheme.vjp(kept, _split(out.x, self.heads), block=block)
         found = {name: getattr(pulled, name) for name in self._names}
         found |= self._rotated({name: found[name] for name in self._turned}, positions, -1.0)
         rows = {name[0]: _merge(found[name]) for name in self._names}
-        names = tuple(rows)
         grads: dict[str, Array | None] = {"w_k": None}
-        if context is None:
-            dx, dcontext = self._projections(grads, x, p, rows, names), None
-        else:
-            dx = self._projections(grads, x, p, rows, names[:1])
-            dcontext = self._projections(grads, context, p, rows, names[1:])
+        back: dict[str, Array] = {}
+        for source in dict.fromkeys(self._source(name, inputs) for name in self._names):
+            letters = tuple(name[0] for name in self._names if self._source(name, inputs) == source)
+            back[source] = self._projections(grads, getattr(inputs, source), p, rows, letters)
         learned, given = (None if nest is None else _chosen(pulled, nest) for nest in (p.scheme, others))
         params = self.Params(**grads, w_o=out.w, b_o=out.b, scheme=learned)
-        return self.Inputs(dx, params, dcontext, given)
+        return self.Inputs(params=params, others=given, **back)
 
     def replay(self, others: Any, saved: Saved) -> Any:
         """What a second forward of almost the same x is given instead of `others`, so that the scheme decides as in `saved`.
@@ -256,7 +268,7 @@ class Attention:
         inner = self.scheme.cost(self.scheme.Inputs(**made, **extra))
         merged = (*given.x[:-1], self.heads * made["v"][-1])
         total += Passes(inner.forward, inner.backward) + _project.cost(Projection.Inputs(merged, p.w_o, p.b_o))
-        numbers = [given.x, given.context, *tree.leaves(p), *self._floats(given.others)]
+        numbers = [given.x, given.context, given.values, *tree.leaves(p), *self._floats(given.others)]
         grads = sum(product(x) for x in numbers if x is not None)
         turns = self._frequencies(made)
         forward = Count(total.forward.macs, total.forward.exps + turns, total.forward.saved)

@@ -108,8 +108,8 @@ class Linformer:
         one, slicing = self._compression(), self.shorter == "slice"
         one.check("E", inputs.E, "k", shapes["k"], slicing)
         both = "E (which serves v too: F is not given)" if inputs.F is None else "F"
-        one.check(both, inputs.E if inputs.F is None else inputs.F, "v", shapes["v"], slicing)
-        found = [one.slots(w, m) for w in (inputs.E, inputs.E if inputs.F is None else inputs.F)]
+        one.check(both, self._weights(inputs, "v"), "v", shapes["v"], slicing)
+        found = [one.slots(self._weights(inputs, name), m) for name in "kv"]
         if found[0] != found[1]:
             raise ShapeError(f"E gives {found[0]} slots and F {found[1]} (E: {shape_of(inputs.E)}, F: {shape_of(inputs.F)})")
         if inputs.key_valid is not None:
@@ -141,8 +141,8 @@ class Linformer:
         o, lse = [], []
         for item, h in every(range(items), range(many)):
             g = h % few if self.heads == "tiled" else h // (many // few)
-            keys = self._slots(k[item, g, :, :], inputs.E, g)
-            values = self._slots(v[item, g, :, :], inputs.E if inputs.F is None else inputs.F, g)
+            keys = self._slots(k[item, g, :, :], self._weights(inputs, "k"), g)
+            values = self._slots(v[item, g, :, :], self._weights(inputs, "v"), g)
             see = None if inputs.slot_valid is None else inputs.slot_valid
             see = see[g, :] if see is not None and see.ndim == 2 else see
             o_h, lse_h = self._head(q[item, h, :, :], keys, values, see)
@@ -196,7 +196,7 @@ class Linformer:
     def forward(self, inputs: Inputs, *, block: int | None) -> Saved:
         """Saved with o and lse: keys and values are compressed once, then `block` queries at a time attend to the slots."""
         heads, see, scores = self._read(inputs)
-        k, v = self._compressed(inputs)
+        k, v = self.compress(inputs, "k"), self.compress(inputs, "v")
         o, lse = attend(heads.split(inputs.q), heads.share(k), heads.share(v), None, None, see, scores,
                         keep_rate=None, block=block)
         return Linformer.Saved(inputs, heads.join(o), heads.join(lse)[..., 0])
@@ -212,17 +212,16 @@ class Linformer:
         """
         inputs = saved.inputs
         heads, see, scores = self._read(inputs)
-        k, v = self._compressed(inputs)
+        k, v = self.compress(inputs, "k"), self.compress(inputs, "v")
         o, lse, do = heads.split(saved.o), heads.split(saved.lse[..., None]), heads.split(do)
         dlse = None if dlse is None else heads.split(dlse[..., None])
         dq, dk, dv, _, _ = attend_vjp(heads.split(inputs.q), heads.share(k), heads.share(v), None, None, see, scores,
                                       o, lse, do, dlse, keep_rate=None, block=block)
-        one, (k, v) = self._compression(), self._tokens(inputs)
-        dk, dE = one.vjp(k, inputs.E, heads.collect(dk))
-        dv, dF = one.vjp(v, inputs.E if inputs.F is None else inputs.F, heads.collect(dv))
+        dk, dE = self.compress_vjp(inputs, "k", heads.collect(dk))
+        dv, dF = self.compress_vjp(inputs, "v", heads.collect(dv))
         if inputs.F is None and dE is not None:
             dE, dF = dE + dF, None
-        return Linformer.Inputs(heads.join(dq), self._there(inputs, dk), self._there(inputs, dv), dE, dF)
+        return Linformer.Inputs(heads.join(dq), dk, dv, dE, dF)
 
     @core
     def cost(self, shapes: Inputs, block: int | None = 256) -> Cost:
@@ -235,9 +234,8 @@ class Linformer:
         """
         *lead, n, d = shapes.q
         m, e = shapes.v[-2:]
-        one, rows, second = self._compression(), product(lead) * n, shapes.E if shapes.F is None else shapes.F
-        s = one.slots(shapes.E, m)
-        c = one.macs(shapes.k, shapes.E) + one.macs(shapes.v, second)
+        rows, s = product(lead) * n, self.slots(shapes)
+        c = self.compress_macs(shapes, "k") + self.compress_macs(shapes, "v")
         forward = Count(c + rows * s * (d + e), rows * s, rows * (e + 1))
         gradients = sum(product(x) for x in shapes[:5] if x is not None)
         backward = Count(3 * c + rows * s * (3 * d + 2 * e), rows * s, gradients)
@@ -263,13 +261,27 @@ class Linformer:
         there = head_map(inputs.q.shape, inputs.k.shape, self.heads).per_item(inputs.key_valid, -2)
         return of(x).xp.where(there[..., 0, :, :] if x.ndim > 2 else there, x, 0.0)
 
-    def _tokens(self, inputs: Inputs) -> tuple[Array, Array]:
-        return self._there(inputs, inputs.k), self._there(inputs, inputs.v)
+    def compress(self, inputs: Inputs, name: str) -> Array:
+        """The slots of "k" or "v": (..., H_kv, s, d) or (..., H_kv, s, e). Of q only the shape is read."""
+        return self._compression().forward(self._there(inputs, getattr(inputs, name)), self._weights(inputs, name))
 
-    def _compressed(self, inputs: Inputs) -> tuple[Array, Array]:
-        """k′ (..., H_kv, s, d) and v′ (..., H_kv, s, e)."""
-        one, (k, v) = self._compression(), self._tokens(inputs)
-        return one.forward(k, inputs.E), one.forward(v, inputs.E if inputs.F is None else inputs.F)
+    def compress_vjp(self, inputs: Inputs, name: str, dy: Array) -> tuple[Array, Array | None]:
+        """The gradients of "k" or "v", and of what compresses it, for a cotangent of its slots."""
+        x = self._there(inputs, getattr(inputs, name))
+        dx, dw = self._compression().vjp(x, self._weights(inputs, name), dy)
+        return self._there(inputs, dx), dw
+
+    def slots(self, shapes: Inputs) -> int:
+        """s, by shapes of the inputs."""
+        return self._compression().slots(shapes.E, shape_of(shapes.k)[-2])
+
+    def compress_macs(self, shapes: Inputs, name: str) -> int:
+        """Multiply-adds of ``compress``; ``compress_vjp`` has twice as many."""
+        return self._compression().macs(shape_of(getattr(shapes, name)), self._weights(shapes, name))
+
+    @staticmethod
+    def _weights(inputs: Any, name: str) -> Any:
+        return inputs.E if name == "k" or inputs.F is None else inputs.F
 
 
 def _peak(scheme: Linformer, shapes: Linformer.Inputs, s: int, rows: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laws.cases import ALL
-from refattn import Dense, Linear, Local, Sparse, load, rng, tree
+from refattn import Dense, Linear, Linformer, Local, Sparse, load, rng, tree
 from refattn.catalogue import ROWS
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -20,6 +20,7 @@ from refattn.layers.embedding import Embedding
 from refattn.layers.feed_forward import FeedForward
 from refattn.layers.language_model import LanguageModel
 from refattn.layers.micro_batches import MicroBatches
+from refattn.layers.project_input import ProjectInput
 from refattn.layers.reversible import Reversible
 from refattn.layers.stack import Stack
 from refattn.ops.layer_norm import LayerNorm
@@ -197,6 +198,24 @@ def masked(name, layer, sizes):
     return Case(name, layer, draw)
 
 
+def compressed(name, layer, sizes, learned, context=False, **given):
+    """Attention to slots: what E and F are made of by shape, and what is given beside."""
+    blank = Linformer.Inputs(None, None, None)
+
+    def draw(seed):
+        params = drawn(layer, sizes, seed)
+        scheme = blank._replace(**{n: short(seed, n, *shape) for n, shape in learned.items()}) if learned else None
+        if hasattr(layer, "attention"):
+            params = params._replace(attention=params.attention._replace(scheme=scheme))
+        else:
+            params = params._replace(scheme=scheme)
+        more = {"context": short(seed, "context", 2, 7, C), "values": short(seed, "values", 2, 7, C)} if context else {}
+        others = blank._replace(**given) if given else None
+        return frozen(layer.Inputs(short(seed, "x", 2, 5, D), params, others=others, **more))
+
+    return Case(name, layer, draw)
+
+
 PLAIN = Attention(Dense(), 3)
 GATED = Block(Attention(Dense(causal=True), 2), FeedForward("silu", gated=True))
 THREE = (Block(PLAIN, FeedForward()), GATED, Block(PLAIN, FeedForward()))
@@ -204,7 +223,19 @@ SHARED = Stack(THREE, LayerNorm(), share=(0, 1, 0))
 SCHEMES = Stack(tuple(Block(Attention(f, 3), FeedForward()) for f in (Sparse(Local(2, 0)), Linear(causal=True))))
 CHUNKED = Stack((Block(PLAIN, ChunkedFF(FeedForward(), 2)), GATED), RMSNorm())
 MODEL = {"d": D, "f": F, "v": 5, "L": 8}
+BEFORE = ProjectInput(Attention(Linformer(shorter="slice"), 3))
+TAIL = np.array([True] * 3 + [False] * 2)
+POOLED = ProjectInput(Attention(Linformer(projection="mean", stride=2, tail="pad", scale=0.4, heads="tiled"), 4, 2))
+TAPS = ProjectInput(Attention(Linformer(projection="dense", tail="drop"), 2))
+BOTH = {"E": (3, 9), "F": (3, 9)}
 SINGLE = [
+    compressed("project-input", BEFORE, {"d": D}, BOTH),
+    compressed("project-input-one-matrix", Block(BEFORE, FeedForward()), {"d": D, "f": F}, {"E": (3, 5)}, key_valid=TAIL),
+    compressed("project-input-means-padding", POOLED, {"d": D, "k": 3, "e": 2}, {}, key_valid=TAIL),
+    compressed("project-input-values", TAPS, {"d": D, "c": C}, {"E": (2, C, C)}, context=True),
+    compressed("project-input-fewer-slots", BEFORE, {"d": D, "c": C}, {"E": (3, 7), "F": (3, 7)}, context=True,
+               slot_valid=np.array([True, True, False])),
+    compressed("attention-values", Attention(Linformer(), 2), {"d": D, "c": C}, {"E": (3, 7)}, context=True),
     simple("attention", PLAIN, {"d": D}),
     simple("attention-grouped-causal-no-bias", Attention(Dense(causal=True), 4, 2, bias=False), {"d": D, "k": 3, "e": 2}),
     simple("attention-rotary", Attention(Dense(causal=True), 4, 2, rotary=Rope("halves")), {"d": D, "k": 4}),

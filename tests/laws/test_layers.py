@@ -210,12 +210,13 @@ def test_axes_of_length_zero(case_):
     for axis in (0, 1):
         name = inputs._fields[0]
         nothing = {name: np.take(getattr(inputs, name), [], axis=axis)}
-        if axis == 0 and getattr(inputs, "context", None) is not None:
-            nothing["context"] = inputs.context[:0]
+        crossed = {n: x for n, x in inputs._asdict().items() if n in ("context", "values") and x is not None}
+        if axis == 0:
+            nothing |= {name: x[:0] for name, x in crossed.items()}
         if getattr(inputs, "positions", None) is not None:
             nothing["positions"] = np.take(inputs.positions, [], axis=axis)
-        if axis == 1 and getattr(inputs, "others", None) is not None:
-            nothing["others"] = tree.map(lambda mask: mask[:0, :0], inputs.others)
+        if axis == 1 and not crossed and getattr(inputs, "others", None) is not None:
+            nothing["others"] = tree.map(lambda mask: mask[(slice(0),) * mask.ndim], inputs.others)
         empty = inputs._replace(**nothing)
         y, saved = case_.layer.forward(*empty)
         grads = case_.layer.vjp(saved, np.ones(y.shape))
