@@ -38,6 +38,22 @@ class Source:
         return np.full(shape, value)
 
 
+class Shapes(Source):
+    """A source that draws nothing: every array is its shape, so that parameters can be counted without making them."""
+
+    def at(self, *names: str | int) -> Source:
+        """The same source."""
+        return self
+
+    def normal(self, shape: tuple[int, ...], deviation: float) -> Any:
+        """shape."""
+        return tuple(shape)
+
+    def filled(self, shape: tuple[int, ...], value: float) -> Any:
+        """shape."""
+        return tuple(shape)
+
+
 def short(x: Any) -> Any:
     """x rounded to 4 significant bits and clipped to ±448, with steps of 2⁻⁹ below 2⁻⁶: the values of float8 e4m3.
 

@@ -43,6 +43,22 @@ def map(fn: Callable[[Any], Any], nest: Any) -> Any:
     return None if nest is None else fn(nest)
 
 
+def pick(nest: Any, wanted: Callable[[str], bool], prefix: str = "") -> Any:
+    """The nest with those leaves alone whose names are wanted; a branch without any is None."""
+    if not is_branch(nest):
+        return nest if nest is not None and wanted(prefix) else None
+    fields = zip(nest._fields, nest, strict=True)
+    parts = [pick(value, wanted, f"{prefix}.{name}" if prefix else name) for name, value in fields]
+    return None if all(part is None for part in parts) else type(nest)(*parts)
+
+
+def fits(a: Any, b: Any) -> bool:
+    """Whether two nests are of the same types wherever both are there, so that ``add`` can join them."""
+    if a is None or b is None or not (is_branch(a) or is_branch(b)):
+        return True
+    return type(a) is type(b) and all(fits(x, y) for x, y in zip(a, b, strict=True))
+
+
 def row(nests: Iterable[Any]) -> Any:
     """Nests side by side, as those of the layers of a stack: a branch whose fields are called l0, l1, …"""
     values = tuple(nests)

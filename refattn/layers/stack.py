@@ -3,6 +3,7 @@
     x_(i+1) = f_i(x_i, θ_(s_i))   for i = 0 … L − 1,        y = N(x_L), or x_L
 
 x, y: (..., n, d)   context: (..., m, c), read by every layer that has one.   s: `share`, which parameters layer i reads.
+Single leaves are shared by name, `tied`: all layers read those of the first, as Linformer's E with layerwise sharing.
 A norm after the last layer is what "pre" blocks end with (Xiong et al., arXiv:2002.04745). Sharing over all layers is that
 of Dehghani et al. (arXiv:1807.03819) and Lan et al. (arXiv:1909.11942). What is shared stands once among the parameters, so
 that no update can pull its copies apart; its gradient is the sum over the layers that read it.
@@ -18,7 +19,7 @@ from refattn import tree
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
 from refattn.layers.base import gradients_of, layer
-from refattn.rng import Source
+from refattn.rng import Shapes, Source
 from refattn.shapes import product, shape_of
 
 Array = Any
@@ -29,7 +30,8 @@ OWN = ("others", "cross_others")  # one for each
 @dataclass(frozen=True)
 class Stack:
     """layers: first to last. norm: an operation of x and its own parameters, or None. share: None, or for each layer the
-    number of its parameters, new numbers in order: (0, 1, 0, 1); the first layer of a number makes them.
+    number of its parameters, new numbers in order: (0, 1, 0, 1); the first layer of a number makes them. tied: names of
+    parameters of the first layer, as ("attention.scheme.E",), that all layers read; they stand in the first nest alone.
 
     Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
     """
@@ -54,6 +56,7 @@ class Stack:
     layers: tuple[Any, ...]
     norm: Any = None
     share: tuple[int, ...] | None = None
+    tied: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, tuple) or not self.layers:
@@ -63,6 +66,8 @@ class Stack:
             if len(self.share) != len(self.layers) or new != list(range(len(new))):
                 raise OptionError(f"share={self.share} for {len(self.layers)} layers: give each a number, new ones "
                                   "in order, as (0, 1, 0, 1)")
+        if not isinstance(self.tied, tuple) or not all(isinstance(name, str) for name in self.tied):
+            raise OptionError(f"tied={self.tied!r}: give a tuple of names, as ('attention.scheme.E',)")
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -85,15 +90,19 @@ class Stack:
 
     def init(self, sizes: Mapping[str, int], rng: Source, width: int | None = None) -> Params:
         """sizes: d, and what the layers need. width: that of the last norm, if it is not d."""
-        made = (f.init(sizes, rng.at("layers", i)) for i, f in enumerate(self.makers))
+        whole = (f.init(sizes, rng.at("layers", i)) for i, f in enumerate(self.makers))
+        made = (self._own(params) if i and self.tied else params for i, params in enumerate(whole))
         start = {} if self.norm is None else self.norm.parameters(width or sizes["d"])
         norm = None if self.norm is None else self.norm.Inputs(x=None, **{n: rng.filled(*at) for n, at in start.items()})
         return self.Params(tree.row(made), norm)
 
     def parameters(self, sizes: Mapping[str, int], width: int | None = None) -> int:
-        """How many numbers ``init`` makes: those of the layers, shared ones once, and of the norm."""
+        """How many numbers ``init`` makes: those of the layers, shared and tied ones once, and of the norm."""
         norm = {} if self.norm is None else self.norm.parameters(width or sizes["d"])
         of_layers: int = sum(f.parameters(sizes) for f in self.makers)
+        if self.tied:
+            later = (f.init(sizes, Shapes(0)) for f in self.makers[1:])
+            of_layers -= sum(product(shape) for params in later for shape in tree.leaves(self._common(params)))
         return of_layers + sum(product(shape) for shape, _ in norm.values())
 
     def check(self, inputs: Inputs) -> None:
@@ -104,6 +113,7 @@ class Stack:
             raise OptionError(f"params.layers has {there} nests; the stack has {len(self.makers)} of parameters")
         if (p.norm is None) != (self.norm is None):
             raise OptionError(f"norm={self.norm}, but params.norm is {'missing' if p.norm is None else 'given'}")
+        self._check_tied(p.layers)
         for name in OWN:
             row = getattr(inputs, name)
             if row is not None and (not tree.is_branch(row) or len(row) != many):
@@ -112,6 +122,26 @@ class Stack:
             if getattr(inputs, name) is not None and not any(name in f.Inputs._fields for f in self.layers):
                 raise OptionError(f"{name} is given, but no layer reads it")
 
+    def _check_tied(self, layers: Any) -> None:
+        """Refuse tied parameters that the first nest has not, that another has too, or that another has no place for."""
+        missing = [name for name in self.tied if name not in tree.names(layers[0])]
+        if missing:
+            raise OptionError(f"tied: params.layers.l0 has no {', '.join(missing)}; it has {', '.join(tree.names(layers[0]))}")
+        for s, own in enumerate(layers[1:], 1):
+            twice = tree.names(self._common(own)) if self.tied else []
+            if twice:
+                raise OptionError(f"{', '.join(twice)} in params.layers.l{s}: it is tied, and all layers read that of l0")
+            if self.tied and not tree.fits(own, self._common(layers[0])):
+                raise OptionError(f"tied={self.tied}: params.layers.l{s} has no place for it")
+
+    def _common(self, params: Any) -> Any:
+        """What is tied of the parameters of a layer."""
+        return tree.pick(params, lambda name: name in self.tied)
+
+    def _own(self, params: Any) -> Any:
+        """What is not."""
+        return tree.pick(params, lambda name: name not in self.tied)
+
     def result(self, given: Any) -> tuple[int, ...]:
         """The shape of y."""
         shape: tuple[int, ...] = given.x
@@ -119,11 +149,12 @@ class Stack:
 
     def given(self, i: int, inputs: Inputs, x: Array) -> Any:
         """The Inputs of layer i, of arrays or of shapes."""
-        f = self.layers[i]
+        f, layers, s = self.layers[i], inputs.params.layers, self.reads[i]
+        params = tree.add(layers[s], self._common(layers[0])) if s and self.tied else layers[s]
         more = {name: getattr(inputs, name) for name in COMMON}
         more |= {name: None if getattr(inputs, name) is None else getattr(inputs, name)[i] for name in OWN}
         found = {name: a for name, a in more.items() if a is not None and name in f.Inputs._fields}
-        return f.Inputs(x, inputs.params.layers[self.reads[i]], **found)
+        return f.Inputs(x, params, **found)
 
     def step(self, i: int, inputs: Inputs, x: Array, *, block: Any) -> tuple[Array, Any]:
         """Layer i, with what it saves."""
@@ -194,8 +225,11 @@ class Sums:
 
     def add(self, i: int, grads: Any) -> Array:
         """Take the gradients of layer i, an Inputs of it, and hand back its dx."""
-        s = self.stack.reads[i]
-        self.params[s] = tree.add(self.params[s], grads.params)
+        s, params = self.stack.reads[i], grads.params
+        if s and self.stack.tied:
+            self.params[0] = tree.add(self.params[0], self.stack._common(params))
+            params = self.stack._own(params)
+        self.params[s] = tree.add(self.params[s], params)
         for name in COMMON:
             self.common[name] = tree.add(self.common[name], getattr(grads, name, None))
         for name in OWN:

@@ -19,6 +19,7 @@ from refattn.layers.chunked_ff import ChunkedFF
 from refattn.layers.embedding import Embedding
 from refattn.layers.feed_forward import FeedForward
 from refattn.layers.language_model import LanguageModel
+from refattn.layers.linformer_sharing import LinformerSharing
 from refattn.layers.micro_batches import MicroBatches
 from refattn.layers.project_input import ProjectInput
 from refattn.layers.reversible import Reversible
@@ -261,6 +262,19 @@ SINGLE = [
     embedding("embedding-sinusoid", Embedding(Sinusoid("neighbours"), scale=True)),
     embedding("embedding-scaled-sinusoid", Embedding(Sinusoid("halves"), scaled=True)),
 ]
+def slotted(name, sharing, wrap=lambda layer: layer, inner=lambda layer: layer):
+    """Two layers of Linformer with matrices shared in one of four ways."""
+    block = Block(inner(Attention(Linformer(shorter="slice"), 3)), FeedForward())
+    stack = wrap(Stack((block, block), tied=sharing.tied))
+
+    def draw(seed):
+        params = sharing.placed(stack.init({"d": D, "f": F}, rng.Source(seed)), rng.Source(seed).at("E"))
+        return frozen(stack.Inputs(short(seed, "x", 2, 5, D), tree.map(values(seed, "params"), params)))
+
+    return Case(name, stack, draw)
+
+
+TIED = Stack((Block(PLAIN, FeedForward()), GATED), LayerNorm(), tied=("attention.b_v", "feed_forward.w2"))
 DEEP = [  # several layers: a worst-case bound grows some fivefold with each, and says nothing of float32
     simple("stack-post", Stack((Block(PLAIN, FeedForward(), order="post"),) * 2), {"d": D, "f": F}),
     simple("stack-context", Stack((Block(PLAIN, FeedForward()), FeedForward())), {"d": D, "f": F, "c": C}, context=True),
@@ -270,6 +284,11 @@ DEEP = [  # several layers: a worst-case bound grows some fivefold with each, an
     masked("checkpoint-shared-masks", Checkpoint(SHARED, 2), {"d": D, "f": F}),
     masked("reversible-shared-masks", Reversible(Stack((THREE[0],) * 2, LayerNorm(), share=(0, 0))), {"d": D, "f": F}),
     simple("reversible-mean-chunked", Reversible(CHUNKED, "mean"), {"d": D, "f": F}),
+    simple("stack-tied", TIED, {"d": D, "f": F}),
+    simple("checkpoint-tied", Checkpoint(TIED, 2), {"d": D, "f": F}),
+    slotted("linformer-none-uneven", LinformerSharing("none", 5, (3, 2), 3)),
+    slotted("linformer-layerwise", LinformerSharing("layerwise", 5, 3)),
+    slotted("linformer-layerwise-reversible", LinformerSharing("layerwise", 5, 3), Reversible, ProjectInput),
     model("language-model-savers", MicroBatches(LanguageModel(Embedding(), Reversible(CHUNKED), tied=False), 2),
           MODEL | {"o": 2 * D}),
 ]
