@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from laws.stacks import DEEP, GATED, PLAIN, SHARED, THREE, D, F, drawn, short
+from laws.stacks import DEEP, GATED, PLAIN, SHARED, THREE, TIED, D, F, drawn, short
 from refattn import Dense, load, rng, tree
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -42,7 +42,7 @@ def close(got, want, rtol=1e-12):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 5])
-@pytest.mark.parametrize("stack", [STACK, SHARED], ids=["apart", "shared"])
+@pytest.mark.parametrize("stack", [STACK, SHARED, TIED], ids=["apart", "shared", "tied"])
 def test_checkpoints_change_no_bit(stack, every):
     inputs = inputs_of(stack)
     (want, dy), (got, _) = called(stack, inputs), called(Checkpoint(stack, every), inputs)
