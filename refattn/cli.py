@@ -139,6 +139,7 @@ def _cost_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--heads", type=size, default=1, help="query heads (default 1)")
     p.add_argument("--kv-heads", type=size, metavar="G", help="key and value heads (default: as many as query heads)")
     p.add_argument("--rounds", type=size, metavar="R", help="rounds of hashing, for LSH (default 1)")
+    p.add_argument("--slots", type=size, metavar="K", help="slots that keys are compressed to, for Linformer")
     p.add_argument("--block", type=_block, default=256, metavar="K", help="query rows at a time, none for all (default 256)")
     p.add_argument("--dtype", choices=DTYPES, default="float32", help="for the size in memory (default float32)")
     p.add_argument("--json", action="store_true", help="print JSON")
@@ -248,15 +249,36 @@ def _asked(made: Any, args: argparse.Namespace, sizes: dict[str, int]) -> Any:
     from refattn.draw.panels import needed
 
     b, h, g, n, m, d, e = sizes.values()
-    if "qk" not in made.Inputs._fields:
+    fields = made.Inputs._fields
+    if args.slots is not None and "E" not in fields:
+        raise OptionError(f"--slots {args.slots}: {type(made).__name__} does not compress keys")
+    if "qk" not in fields:
         if args.rounds is not None:
             raise OptionError(f"--rounds {args.rounds}: {type(made).__name__} does not hash")
-        return made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **needed(made, (b, h, n, m)))
+        extra = needed(made, (b, h, n, m)) | (_compressed(made, args.slots, sizes) if "E" in fields else {})
+        shapes = made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **extra)
+        if args.slots is not None and made.slots(shapes) != args.slots:
+            raise OptionError(f"--slots {args.slots}: segments of whole tokens make {made.slots(shapes)} slots of m={m} tokens")
+        return shapes
     if (n, h) != (m, g):
         raise OptionError(f"{type(made).__name__} has queries and keys in one: leave --m and --kv-heads away")
     sizes["rounds"] = args.rounds or 1
     w = max(-(-n // made.chunk), 1) if made.factors is None else sum(made.factors) // 2
     return made.Inputs((b, h, n, d), (b, h, n, e), rotations=(sizes["rounds"], d, w))
+
+
+def _compressed(made: Any, slots: int | None, sizes: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    """E and F, the same for all heads, that make so many slots of m tokens."""
+    m, d, e = (sizes[x] for x in "mde")
+    if made.projection in ("mean", "max"):
+        if slots is not None:
+            raise OptionError(f"--slots {slots}: {written(made)} has as many slots as stride={made.stride} leaves of the keys")
+        return {}
+    if not slots:
+        raise OptionError(f"{written(made)} needs --slots, 1 or more, as --slots 256: how many E makes of the keys (k in the paper)")
+    sizes["slots"], c = slots, max(m // slots, 1)
+    both = {"linear": ((slots, m), (slots, m)), "depthwise": ((c, d), (c, e)), "dense": ((c, d, d), (c, e, e))}
+    return dict(zip("EF", both[made.projection], strict=True))
 
 
 def _cost_lines(cost: Any, dtype: str) -> Iterator[str]:

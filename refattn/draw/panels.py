@@ -72,7 +72,8 @@ def sees(scheme: Any, n: int = 12, m: int | None = None) -> Array:
                           "whose matrix is slot_counts(qk, v, rotations)")
     b = load("numpy")
     q, k, v = b.xp.ones((1, 1, n, 1)), b.xp.ones((1, 1, m, 1)), b.xp.eye(m)[None, None]
-    o, saved = scheme.forward(q, k, v, **needed(scheme, b.xp.ones((1, 1, n, m), dtype=b.xp.bool)))
+    extra = needed(scheme, b.xp.ones((1, 1, n, m), dtype=b.xp.bool)) | _compressed(scheme, b.xp, m)
+    o, saved = scheme.forward(q, k, v, **extra)
     weights = o[0, 0] > 0
     if "lse" in scheme.outputs:
         weights = weights & (saved.lse[0, 0][:, None] > -math.inf)
@@ -82,6 +83,20 @@ def sees(scheme: Any, n: int = 12, m: int | None = None) -> Array:
 def needed(scheme: Any, everything: Any) -> dict[str, Any]:
     """Inputs that a configuration can't do without, set so that they hide nothing: dropout that keeps every weight."""
     return {"keep": everything} if getattr(scheme, "keep_rate", None) is not None else {}
+
+
+def _compressed(scheme: Any, xp: Any, m: int) -> dict[str, Any]:
+    """E and F of a scheme that compresses keys, in which every token has a weight."""
+    if "E" not in scheme.Inputs._fields:
+        return {}
+    if scheme.projection == "linear":
+        return {"E": xp.ones((1, m))}
+    if scheme.projection in ("mean", "max"):
+        return {}
+    if scheme.tail == "drop":
+        raise OptionError("tail='drop' hides the last m % c tokens, and c is the length of E: no picture without it")
+    both = {"E": xp.ones((1, 1)), "F": xp.ones((1, m))}
+    return both if scheme.projection == "depthwise" else {"E": both["E"][None], "F": xp.eye(m)[None]}
 
 
 def _check_sizes(n: int, m: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from refattn.draw import as_text, sees
 from refattn.errors import OptionError, ShapeError
 from refattn.schemes.dense import Dense
+from refattn.schemes.linformer import Linformer
 
 BOTTOM = Dense(causal=True, align="bottom_right")
 
@@ -62,3 +63,17 @@ def test_sizes_that_make_no_picture_are_refused(n: int, m: int, said: str) -> No
 def test_what_the_scheme_refuses_is_refused() -> None:
     with pytest.raises(ShapeError, match="align='top_left' or 'bottom_right'"):
         sees(Dense(causal=True), 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "last"),
+    [
+        (Linformer(), 8),
+        (Linformer(projection="mean", stride=3, tail="drop"), 6),
+        (Linformer(projection="max", stride=3, tail="pad"), 8),
+        (Linformer(projection="depthwise", tail="pad"), 8),
+        (Linformer(projection="dense"), 8),
+    ],
+)
+def test_slots_of_compressed_keys_see_all_that_is_not_dropped(scheme: Linformer, last: int) -> None:
+    np.testing.assert_array_equal(sees(scheme, 2, 8), np.broadcast_to(np.arange(8) < last, (2, 8)))
