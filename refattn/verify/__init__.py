@@ -15,7 +15,7 @@ __all__ = ["Claim", "Curve", "Heat", "Picture", "claims", "verify"]
 _CLAIMS = {
     "growth": "how work and memory of each scheme grow with n, derived from exact counts",
     "jl": "random projections: laws of lengths and products, bounds on them, and what dimension which formula asks for",
-    "linformer": "Linformer's theorems as printed and corrected, with counter-examples, and the residual of projections",
+    "linformer": "Linformer's theorems as printed and corrected, with counter-examples; its tables beside counts; residuals",
     "lsh": "how often the angular hash puts two vectors into one bucket, by their angle, by exact binomial tests",
     "spectrum": "singular values of attention maps: the best of any rank, a map without low rank, and a pretrained model's",
     "attention": "how near each approximation is to exact attention as its knob grows: rounds, window, slots",

@@ -17,6 +17,7 @@ from scipy.stats import beta
 from refattn import rng
 from refattn.schemes.dense import Dense
 from refattn.schemes.linformer import Linformer
+from refattn.verify import linformer_paper
 from refattn.verify.claim import Claim, Curve, Picture
 from refattn.verify.exact_tests import ALPHA, at_most, equal, pictured
 from refattn.verify.jl_laws import linformer_dimension, product_failure, rows_dimension
@@ -35,7 +36,7 @@ def run(seed: int = 0) -> tuple[Claim, ...]:
     """Every claim, those that draw on draws of this seed."""
     return (
         weights_that_cancel(seed), theorem_one(seed), corrected(seed), error_identity(), what_governs(seed),
-        construction(seed), nothing_at_all(seed), residuals(seed),
+        construction(seed), nothing_at_all(seed), residuals(seed), *linformer_paper.run(),
     )  # fmt: skip
 
 
