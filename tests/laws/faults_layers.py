@@ -55,7 +55,7 @@ STACK, CHECKPOINT, REVERSIBLE = LAYERS + "stack.py", LAYERS + "checkpoint.py", L
 CHUNKED, PARTS, SAVERS = LAYERS + "chunked_ff.py", LAYERS + "micro_batches.py", "test_savers.py::test_"
 WHOLE = [
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "the last reader of shared parameters alone pulls",
-          STACK, "self.params[s] = tree.add(self.params[s], grads.params)", "self.params[s] = grads.params"),
+          STACK, "self.params[s] = tree.add(self.params[s], params)", "self.params[s] = params"),
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "a tied table is pulled by the head alone",
           LAYERS + "language_model.py", "table=table.table + of(head.w)", "table=of(head.w)"),
     Fault(LAW + "every_gradient_is_what_jax_differentiates_forward_to", "x is read by one stream only", REVERSIBLE,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from laws.faults_operations import Fault
 
 COMPRESS, LINFORMER = "refattn/ops/compress.py", "refattn/schemes/linformer.py"
+BEFORE, STACK = "refattn/layers/project_input.py", "refattn/layers/stack.py"
+DERIVED = "test_layers.py::test_every_gradient_is_what_jax_differentiates_forward_to"
 OF_SLOTS = [
     Fault("test_definition.py::test_forward_equals_definition",
           "a mean is divided by one token less", COMPRESS,
@@ -25,4 +27,12 @@ OF_SLOTS = [
     Fault("test_counted.py::test_peak_is_an_upper_bound_that_is_not_idle",
           "gradients of tokens hold nothing", LINFORMER,
           "3 * few * m * (d + e)", "few * (d + e)"),
+    Fault(DERIVED, "of keys and values that one E compresses the last alone pulls x", BEFORE,
+          "back[where] = tree.add(back[where], _no_head(dvalues))", "back[where] = _no_head(dvalues)"),
+    Fault(DERIVED, "padding is compressed, too", LINFORMER,
+          "x = self._there(inputs, getattr(inputs, name))", "x = getattr(inputs, name)"),
+    Fault(DERIVED, "the first layer alone pulls what all layers read", STACK,
+          "self.params[0] = tree.add(self.params[0], self.stack._common(params))", "pass"),
+    Fault("test_layers.py::test_stated_costs_are_counted_ones", "slots that are kept are not stated", BEFORE,
+          "Count(macs, 0, sum(map(product, slots)))", "Count(macs, 0, 0)"),
 ]
