@@ -15,6 +15,7 @@ HOMES = {
     "Dense": "dense",
     "Linear": "linear",
     "Sparse": "sparse",
+    "Linformer": "linformer",
 }
 """Scheme → the file here whose SUBJECT describes it."""
 
