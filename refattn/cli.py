@@ -258,7 +258,8 @@ def _asked(made: Any, args: argparse.Namespace, sizes: dict[str, int]) -> Any:
         extra = needed(made, (b, h, n, m)) | (_compressed(made, args.slots, sizes) if "E" in fields else {})
         shapes = made.Inputs((b, h, n, d), (b, g, m, d), (b, g, m, e), **extra)
         if args.slots is not None and made.slots(shapes) != args.slots:
-            raise OptionError(f"--slots {args.slots}: segments of whole tokens make {made.slots(shapes)} slots of m={m} tokens")
+            found = made.slots(shapes)
+            raise OptionError(f"--slots {args.slots}: segments of whole tokens make {found} slots of m={m} tokens")
         return shapes
     if (n, h) != (m, g):
         raise OptionError(f"{type(made).__name__} has queries and keys in one: leave --m and --kv-heads away")
@@ -272,10 +273,11 @@ def _compressed(made: Any, slots: int | None, sizes: dict[str, int]) -> dict[str
     m, d, e = (sizes[x] for x in "mde")
     if made.projection in ("mean", "max"):
         if slots is not None:
-            raise OptionError(f"--slots {slots}: {written(made)} has as many slots as stride={made.stride} leaves of the keys")
+            raise OptionError(f"--slots {slots}: {written(made)} has as many slots as stride={made.stride} leaves")
         return {}
     if not slots:
-        raise OptionError(f"{written(made)} needs --slots, 1 or more, as --slots 256: how many E makes of the keys (k in the paper)")
+        raise OptionError(f"{written(made)} needs --slots, 1 or more, as --slots 256: how many slots E makes of the keys "
+                          "(k in the paper)")
     sizes["slots"], c = slots, max(m // slots, 1)
     both = {"linear": ((slots, m), (slots, m)), "depthwise": ((c, d), (c, e)), "dense": ((c, d, d), (c, e, e))}
     return dict(zip("EF", both[made.projection], strict=True))

@@ -180,7 +180,7 @@ def test_cost_of_dropout_counts_its_mask_too(run: Run) -> None:
 def test_cost_of_compressed_keys_takes_the_number_of_slots(run: Run, text: str, E: Any, F: Any) -> None:
     scheme = catalogue.scheme(text)
     cost = scheme.cost(scheme.Inputs((1, 4, 32, 8), (1, 2, 64, 8), (1, 2, 64, 5), E, F))
-    sizes = "--n 32 --m 64 --d 8 --e 5 --heads 4 --kv-heads 2 --slots 16 --json".split()
+    sizes = ["--n", "32", "--m", "64", "--d", "8", "--e", "5", "--heads", "4", "--kv-heads", "2", "--slots", "16", "--json"]
     found = json.loads(run("cost", text, *sizes)[1])
     assert (found["forward"], found["backward"]) == (vars(cost.forward), vars(cost.backward))
     assert (found["peak"], found["sizes"]["slots"]) == (cost.peak, 16)
@@ -228,7 +228,7 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["cost", "Linformer()", "--n", "4", "--slots", "0"], "needs --slots, 1 or more"),
         (["cost", "Dense()", "--n", "4", "--slots", "2"], "--slots 2: Dense does not compress keys"),
         (["cost", "Linformer(projection='max', stride=2)", "--n", "4", "--slots", "2"], "as many slots as stride=2 leaves"),
-        (["cost", "Linformer(projection='dense', tail='drop')", "--n", "9", "--slots", "5"], "whole tokens make 9 slots of m=9"),
+        (["cost", "Linformer(projection='dense', tail='drop')", "--n", "9", "--slots", "5"], "tokens make 9 slots of m=9"),
         (["show", "Linformer(projection='dense', tail='drop')"], "hides the last m % c tokens, and c is the length of E"),
         (["check", "k.py:f"], "required: --scheme"),
         (["check", "k.py:f", "--scheme", "Dense(causl=1)"], "did you mean 'causal'?"),

@@ -1,9 +1,9 @@
 """Attention layer: projections to heads, a scheme on every head, and one projection back.
 
-    q = x W_q + b_q,   k = c W_k + b_k,   v = c′ W_v + b_v         c = x, or the context (cross-attention); c′ = c, or `values`
+    q = x W_q + b_q,   k = c W_k + b_k,   v = c′ W_v + b_v        c = x, or the context (cross-attention); c′ = c or `values`
     y = merge(scheme(turn(split(q)), turn(split(k)), split(v), …)) W_o + b_o       turn: rotary positions, if there are any
 
-x: (..., n, d)   context, values: (..., m, c)   W_q: (d, h·k)   W_k: (c, g·k)   W_v: (c, g·e)   W_o: (h·e, o)   y: (..., n, o)
+x: (..., n, d)   context, values: (..., m, c)   W_q: (d, h·k)  W_k: (c, g·k)  W_v: (c, g·e)  W_o: (h·e, o)   y: (..., n, o)
 h query heads, g key heads; head i is columns i·k … (i + 1)·k of W_q. Vaswani et al. (arXiv:1706.03762), §3.2.2.
 A scheme with one input for queries and keys (qk) has no W_k. Departure: biases, which the paper lacks, are optional.
 """
@@ -175,7 +175,8 @@ class Attention:
                 raise ShapeError(f"x has shape {x} and {name} {other}: their leading axes must be the same")
         if given.values is not None and given.values[-2] != c[-2]:
             where = "x" if given.context is None else "context"
-            raise ShapeError(f"values has shape {given.values}, but keys are made of {where} {c}: there must be as many tokens")
+            raise ShapeError(f"values has shape {given.values}, but keys are made of {where} {c}: there must be as many "
+                             "tokens")
 
     def result(self, given: Any) -> tuple[int, ...]:
         """The shape of y."""

@@ -126,7 +126,8 @@ class Stack:
         """Refuse tied parameters that the first nest has not, that another has too, or that another has no place for."""
         missing = [name for name in self.tied if name not in tree.names(layers[0])]
         if missing:
-            raise OptionError(f"tied: params.layers.l0 has no {', '.join(missing)}; it has {', '.join(tree.names(layers[0]))}")
+            there = ", ".join(tree.names(layers[0]))
+            raise OptionError(f"tied: params.layers.l0 has no {', '.join(missing)}; it has {there}")
         for s, own in enumerate(layers[1:], 1):
             twice = tree.names(self._common(own)) if self.tied else []
             if twice:

@@ -233,8 +233,7 @@ class Linformer:
             backward  macs 3c + N·s·(3d + 2e)   exps N·s      saved: the gradients
         """
         *lead, n, d = shapes.q
-        m, e = shapes.v[-2:]
-        rows, s = product(lead) * n, self.slots(shapes)
+        e, rows, s = shapes.v[-1], product(lead) * n, self.slots(shapes)
         c = self.compress_macs(shapes, "k") + self.compress_macs(shapes, "v")
         forward = Count(c + rows * s * (d + e), rows * s, rows * (e + 1))
         gradients = sum(product(x) for x in shapes[:5] if x is not None)

@@ -147,11 +147,11 @@ def test_other_peoples_code_is_only_loaded_to_take_part() -> None:
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("name", ["dense", "causal"])
+@pytest.mark.parametrize("name", ["dense", "causal", "linformer"])
 def test_everyone_computes_the_same(name: str) -> None:
     subject = SUBJECTS[name]
     p = subject.problem(96, "float32")
-    want = p.scheme(*p.inputs)
+    want = p.scheme.forward(*p.inputs)[0]
     for who, contender in subject.contenders.items():
         pair: Any = contender.make(p)
         if who == "GEMM rate" or pair is None:
@@ -159,6 +159,16 @@ def test_everyone_computes_the_same(name: str) -> None:
         o = pair[0]()
         o = np.asarray(o[0] if isinstance(o, tuple) else o)
         np.testing.assert_allclose(o if o.shape == want.shape else o.transpose(0, 2, 1, 3), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("name", "who"), [("linformer", "lucidrains")])
+def test_a_layer_of_others_has_the_same_gradients(name: str, who: str) -> None:
+    p = SUBJECTS[name].problem(96, "float64")
+    (_, mine), (_, theirs) = (SUBJECTS[name].contenders[w].make(p) for w in ("generic", who))  # type: ignore[misc]
+    (_, ours), (_, other) = mine(), theirs()
+    for a, b in zip(ours, other, strict=True):
+        np.testing.assert_allclose(a, np.asarray(b), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", [

@@ -205,7 +205,8 @@ def loaded(attention, feed, p):
     heads = {f"w_{n}": np.concatenate([copied(m.weight) for m in getattr(a, f"to_{n}")], axis=1) for n in "qkv"}
     scheme = p.attention.scheme
     if scheme is not None:
-        one = {n: [getattr(h, n).weight.detach().numpy() for h in a.heads] for n in "EF" if getattr(scheme, n) is not None}
+        there = [n for n in "EF" if getattr(scheme, n) is not None]
+        one = {n: [getattr(h, n).weight.detach().numpy() for h in a.heads] for n in there}
         scheme = scheme._replace(**{n: np.stack(w) if getattr(scheme, n).ndim == 3 else w[0] for n, w in one.items()})
     made = Attention.Params(**heads, w_o=copied(a.w_o.weight), b_o=a.w_o.bias.detach().numpy(), scheme=scheme)
     norms = [type(p.norm_attention)(None, m.norm.weight.detach().numpy(), m.norm.bias.detach().numpy())
@@ -217,7 +218,7 @@ def loaded(attention, feed, p):
 
 # ---- fairseq
 def fairseq(monkeypatch):
-    """MultiheadLinearAttention of the example, loaded by its path: the package itself asks for much that is not installed."""
+    """MultiheadLinearAttention of the example, loaded by its path: the package itself asks for much that is not there."""
     spec = importlib.util.find_spec("fairseq")
     if spec is None or spec.origin is None:
         pytest.skip("fairseq is not installed: pip install --no-deps fairseq")

@@ -16,8 +16,10 @@ from refattn.testing.subjects.linformer_kernel import LinformerStaged
 from refattn.testing.subjects.linformer_mutants import mutants
 
 Values = Any
-ALIKE = ("normal", "flat", "peaked", "large", "one key", "more keys", "one query", "tail", "shared heads", "widths", "strided",
-         "padding", "padded item", "small", "no queries", "no keys", "poison")  # fmt: skip
+ALIKE = frozenset({
+    "normal", "flat", "peaked", "large", "one key", "more keys", "one query", "tail", "shared heads", "widths", "strided",
+    "padding", "padded item", "small", "no queries", "no keys", "poison",
+})  # fmt: skip
 WEIGHTS = {"linear": "sm", "depthwise": "cd", "dense": "cdd"}
 
 
@@ -61,8 +63,8 @@ def complete(g: Generator, inputs: Inputs, sizes: Sizes, want: Want) -> None:
     if want.takes("F"):
         inputs["F"] = drawn(g, want, sizes, "F")
     elif not _one_serves(want, sizes):
-        raise OptionError("E of a convolution serves values of its own width alone, and the candidate's signature does not name "
-                          'F: judge equal widths, --only "d=e"')
+        raise OptionError("E of a convolution serves values of its own width alone, and the candidate's signature does not "
+                          'name F: judge equal widths, --only "d=e"')
 
 
 def _one_serves(want: Want, sizes: Sizes) -> bool:
@@ -109,14 +111,15 @@ OWN = (
     Family("own matrices", "E and F of each head taken for one of all", "heads read each other's slots", HEADS, _own,
            applies=lambda want: learns(want) and want.takes("E", "F")),
     Family("one matrix", "E that serves keys and values, and the sum of its gradient", "half of the gradient is lost",
-           {**BOTH, "even": tier(2, 3, 3, 37, 37, 20, 20)}, _one, applies=lambda want: learns(want) and want.takes("E"),
-           fits=lambda want, sizes: _one_serves(want, sizes)),
+           {**BOTH, "even": tier(2, 3, 3, 37, 37, 20, 20)}, _one,
+           applies=lambda want: learns(want) and want.takes("E"), fits=_one_serves),
     Family("square", "E transposed where there are as many slots as tokens", "every slot mixes other tokens",
-           {"odd": {**tier(1, 2, 2, 19, 23, 16, 12), "s": 23}}, _square, applies=lambda want: want.scheme.projection == "linear"),
+           {"odd": {**tier(1, 2, 2, 19, 23, 16, 12), "s": 23}}, _square,
+           applies=lambda want: want.scheme.projection == "linear"),
     Family("rising", "online softmax over tiles of slots that is not rescaled", "earlier tiles weigh too much",
            {"pow2": tier(1, 2, 2, 64, 256, 64, 64), "odd": tier(1, 2, 2, 45, 201, 24, 20)}, _rising),
-    Family("fewer slots", "heads with fewer slots than others", "slots of zeros take weight, or heads read slots they have not",
-           HEADS, _chosen, applies=lambda want: want.takes("slot_valid") and want.scheme.projection == "linear"),
+    Family("fewer slots", "heads with fewer slots than others", "slots of zeros take weight, or slots of other heads", HEADS,
+           _chosen, applies=lambda want: want.takes("slot_valid") and want.scheme.projection == "linear"),
     Family("headless", "a head without any slot", "NaN, or the mean of V", HEADS, _headless,
            applies=lambda want: want.takes("slot_valid") and want.scheme.projection == "linear"),
 )  # fmt: skip

@@ -13,7 +13,6 @@ import numpy as np
 from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, everything, host
-from refattn.testing.mutants_forward import scaled
 from refattn.testing.mutants_masks import seen
 from refattn.testing.subjects.linformer_kernel import LinformerStaged, laid
 
@@ -124,7 +123,7 @@ def _read_across(w: Array) -> Array:
 
 def _oblong(case: Case, dtype: str) -> bool:
     w = case.inputs.E
-    return kind("linear")(case, dtype) and 1 < w.shape[-2] and 1 < w.shape[-1] and w.shape[-1] != w.shape[-2]
+    return kind("linear")(case, dtype) and min(w.shape[-2:]) > 1 and w.shape[-1] != w.shape[-2]
 
 
 def _square(case: Case, dtype: str) -> bool:
@@ -133,7 +132,7 @@ def _square(case: Case, dtype: str) -> bool:
 
 
 def _by_slots(scheme: Any, i: Any, tile: int) -> tuple[Any, Any]:
-    return scaled(lambda own, d, e: scheme.slots(i) ** -0.5)(scheme, i, tile)
+    return replace(scheme, scale=scheme.slots(i) ** -0.5), i
 
 
 def _wider(case: Case, dtype: str) -> bool:
