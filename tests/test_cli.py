@@ -169,28 +169,6 @@ def test_cost_of_dropout_counts_its_mask_too(run: Run) -> None:
     assert json.loads(run("cost", "Dense(keep_rate=0.5)", "--n", "8", "--json")[1])["forward"]["macs"] == 8 * 8 * 128
 
 
-@pytest.mark.parametrize(
-    ("text", "E", "F"),
-    [
-        ("Linformer()", (16, 64), (16, 64)),
-        ("Linformer(projection='depthwise')", (4, 8), (4, 5)),
-        ("Linformer(projection='dense', tail='pad')", (4, 8, 8), (4, 5, 5)),
-    ],
-)
-def test_cost_of_compressed_keys_takes_the_number_of_slots(run: Run, text: str, E: Any, F: Any) -> None:
-    scheme = catalogue.scheme(text)
-    cost = scheme.cost(scheme.Inputs((1, 4, 32, 8), (1, 2, 64, 8), (1, 2, 64, 5), E, F))
-    sizes = ["--n", "32", "--m", "64", "--d", "8", "--e", "5", "--heads", "4", "--kv-heads", "2", "--slots", "16", "--json"]
-    found = json.loads(run("cost", text, *sizes)[1])
-    assert (found["forward"], found["backward"]) == (vars(cost.forward), vars(cost.backward))
-    assert (found["peak"], found["sizes"]["slots"]) == (cost.peak, 16)
-
-
-def test_cost_of_pooled_keys_asks_for_nothing_more(run: Run) -> None:
-    found = json.loads(run("cost", "Linformer(projection='mean', stride=4)", "--n", "64", "--json")[1])
-    assert found["forward"]["macs"] == 64 * 16 * 128
-
-
 @pytest.mark.parametrize("size", ["1000000", "1_000_000", "1e6", "10**6"])
 def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
     start = time.process_time()
@@ -224,12 +202,6 @@ def test_cost_at_a_million_is_instant(run: Run, size: str) -> None:
         (["cost", "Dense()", "--n", "4", "--block", "0"], "a block has at least one row"),
         (["cost", "Dense()", "--n", "4", "--heads", "3", "--kv-heads", "2"], "is no multiple of the H_kv=2"),
         (["cost", "Dense(causal=True)", "--n", "4", "--m", "5"], "needs align"),
-        (["cost", "Linformer()", "--n", "4"], "Linformer() needs --slots, 1 or more, as --slots 256"),
-        (["cost", "Linformer()", "--n", "4", "--slots", "0"], "needs --slots, 1 or more"),
-        (["cost", "Dense()", "--n", "4", "--slots", "2"], "--slots 2: Dense does not compress keys"),
-        (["cost", "Linformer(projection='max', stride=2)", "--n", "4", "--slots", "2"], "as many slots as stride=2 leaves"),
-        (["cost", "Linformer(projection='dense', tail='drop')", "--n", "9", "--slots", "5"], "tokens make 9 slots of m=9"),
-        (["show", "Linformer(projection='dense', tail='drop')"], "hides the last m % c tokens, and c is the length of E"),
         (["check", "k.py:f"], "required: --scheme"),
         (["check", "k.py:f", "--scheme", "Dense(causl=1)"], "did you mean 'causal'?"),
         (["check", "k.py:f", "--scheme", "Dense()", "--dtype", "float31"], "invalid choice: 'float31'"),

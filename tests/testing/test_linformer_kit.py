@@ -15,9 +15,9 @@ from refattn.precision import PRESETS
 from refattn.testing import check
 from refattn.testing.cases import cases
 from refattn.testing.mutants import Mutant, stored
+from refattn.testing.mutants_linformer import OWN, TILES, _in_tiles
 from refattn.testing.report import render
-from refattn.testing.subjects.linformer_kernel import LinformerStaged
-from refattn.testing.subjects.linformer_mutants import OWN, TILES, _in_tiles
+from refattn.testing.staged_linformer import LinformerStaged
 from refattn.testing.tolerance import band, expect
 from testing.laboratory import Bench, Setting, bench_of
 

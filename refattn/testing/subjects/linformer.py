@@ -11,9 +11,9 @@ from refattn.expression import written
 from refattn.testing.cases import Case
 from refattn.testing.families import BOTH, FAMILIES, Family, Generator, Inputs, Sizes, Want, scores_of
 from refattn.testing.families import sizes as tier
+from refattn.testing.mutants_linformer import mutants
+from refattn.testing.staged_linformer import LinformerStaged
 from refattn.testing.subjects.base import Subject
-from refattn.testing.subjects.linformer_kernel import LinformerStaged
-from refattn.testing.subjects.linformer_mutants import mutants
 
 Values = Any
 ALIKE = frozenset({

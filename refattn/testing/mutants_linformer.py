@@ -14,7 +14,7 @@ from refattn.backend import of
 from refattn.testing.cases import Case
 from refattn.testing.mutants import Mutant, everything, host
 from refattn.testing.mutants_masks import seen
-from refattn.testing.subjects.linformer_kernel import LinformerStaged, laid
+from refattn.testing.staged_linformer import LinformerStaged, laid
 
 Array = Any
 Before = Callable[[Any, Any, int], tuple[Any, Any]]
