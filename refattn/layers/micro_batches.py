@@ -23,7 +23,7 @@ from refattn.schemes.base import admit
 from refattn.shapes import product, shape_of
 
 Array = Any
-LEAST = {"x": 3, "context": 3}  # axes, the batch among them
+LEAST = {"x": 3, "context": 3, "values": 3}  # axes, the batch among them
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MicroBatches(Wrapper):
 
     inner: Any
     parts: int
-    batched: tuple[str, ...] = ("x", "ids", "context", "given.context")
+    batched: tuple[str, ...] = ("x", "ids", "context", "values", "given.context")
 
     def __post_init__(self) -> None:
         if isinstance(self.parts, bool) or not isinstance(self.parts, int) or self.parts < 1:

@@ -10,6 +10,7 @@ from refattn.layers.attention import Attention
 from refattn.layers.block import Block
 from refattn.layers.feed_forward import FeedForward
 from refattn.layers.linformer_sharing import SHARING, LinformerSharing
+from refattn.layers.micro_batches import MicroBatches
 from refattn.layers.project_input import ProjectInput
 from refattn.layers.stack import Stack
 from refattn.ops.layer_norm import LayerNorm
@@ -46,6 +47,18 @@ def test_compressed_first_is_attention_to_a_compressed_context():
     got, saved = ProjectInput(inner).forward(v, p, others=others)
     np.testing.assert_allclose(got, want, **CLOSE)
     assert not ProjectInput(inner).vjp(saved, got).params.scheme.E[:, 5:].any()
+
+
+def test_micro_batches_cut_values_too():
+    inner, p = attention(Linformer(), E=x("E", S, M), F=x("F", S, M))
+    layer = ProjectInput(inner)
+    inputs = layer.inner.Inputs(x("x", 4, 5, D), p, x("context", 4, M, D), values=x("values", 4, M, D))
+    dy = x("dy", 4, 5, D)
+    (y, saved), (z, kept) = (f.forward(*inputs) for f in (layer, MicroBatches(layer, 2)))
+    np.testing.assert_allclose(z, y, **CLOSE)
+    got, want = MicroBatches(layer, 2).vjp(kept, dy), layer.vjp(saved, dy)
+    for (name, a), (_, b) in zip(tree.items(got), tree.items(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
 def test_the_two_orders_differ_by_what_e_does_to_a_bias():

@@ -127,6 +127,12 @@ def test_attention_is_torchs_with_other_widths_of_keys_and_values():
     there = torch.tensor(context)
     want, _ = module(torch.tensor(x), there, there)
     np.testing.assert_allclose(layer.forward(x, params, context)[0], want.detach().numpy(), rtol=1e-11, atol=1e-12)
+    values = torch.tensor(g.normal(size=context.shape), requires_grad=True)
+    want, _ = module(torch.tensor(x), there, values)
+    y, saved = layer.forward(x, params, context, values=values.detach().numpy())
+    np.testing.assert_allclose(y, want.detach().numpy(), rtol=1e-11, atol=1e-12)
+    want.sum().backward()
+    np.testing.assert_allclose(layer.vjp(saved, np.ones_like(y)).values, values.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
 def test_a_value_on_torch_is_that_on_numpy():
