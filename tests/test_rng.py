@@ -21,3 +21,8 @@ def test_short_values_are_those_of_e4m3_and_exact_in_every_format():
     np.testing.assert_array_equal(got, np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64))
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float32):
         np.testing.assert_array_equal(got.astype(dtype).astype(np.float64), got)
+
+
+def test_shapes_of_what_would_be_drawn() -> None:
+    source = rng.Shapes(0).at("layer", 3)
+    assert (source.normal((2, 3), 1.0), source.filled((4,), 0.0)) == ((2, 3), (4,))

@@ -167,6 +167,17 @@ def test_tied_leaves_and_shared_nests_go_together():
     assert got.layers.l1.attention.w_q is None
 
 
+def test_leaves_are_picked_by_name_and_branches_without_any_are_none():
+    nest = tree.row([BLANK._replace(E=(2, 3)), None, BLANK._replace(q=(1,), F=(4,))])
+    picked = tree.pick(nest, lambda name: name.endswith((".E", ".F")))
+    assert dict(tree.items(picked)) == {"l0.E": (2, 3), "l2.F": (4,)}
+    assert tree.pick(nest, lambda name: name == "l2.q").l0 is None
+    assert tree.pick(nest, lambda name: False) is None
+    assert tree.fits(nest, picked)
+    assert tree.fits(nest.l0, None)
+    assert not tree.fits(nest.l0, Dense.Inputs(None, None, None))
+
+
 BLOCK = Block(Attention(Linformer(), H), FeedForward())
 TIED = Stack((BLOCK, BLOCK), tied=("attention.scheme.E",))
 PLAIN = TIED.init(SIZES, rng.Source(0))

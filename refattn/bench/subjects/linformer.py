@@ -84,7 +84,7 @@ def lucidrains(p: Problem) -> Pair:
 def work(p: Problem, kind: str, who: str) -> float:
     """Two for each multiply-add that the layer states."""
     cost = p.scheme.inner.cost(p.scheme.given(*p.inputs))
-    return 2.0 * (cost.forward.macs + (cost.backward.macs if kind == BOTH else 0))
+    return float(2 * (cost.forward.macs + (cost.backward.macs if kind == BOTH else 0)))
 
 
 SUBJECTS = (
