@@ -71,6 +71,21 @@ def test_the_two_orders_differ_by_what_e_does_to_a_bias():
         np.testing.assert_allclose(inner.forward(v, free)[0], ProjectInput(inner).forward(v, free)[0], **CLOSE)
 
 
+def test_slots_that_there_are_not_are_hidden_before_the_projection_too():
+    inner, p = attention(Linformer(), E=x("E", S, M), F=x("F", S, M))
+    v, others = x("x", 2, M, D), BLANK._replace(slot_valid=np.array([True, False, True]))
+    got, saved = ProjectInput(inner).forward(v, p, others=others)
+    fewer = p._replace(scheme=BLANK._replace(E=p.scheme.E[::2], F=p.scheme.F[::2]))
+    np.testing.assert_allclose(got, ProjectInput(inner).forward(v, fewer)[0], **CLOSE)
+    assert not ProjectInput(inner).vjp(saved, got).params.scheme.E[1].any()
+
+
+def test_means_of_pairs_commute_with_the_projection():
+    inner, p = attention(Linformer(projection="mean", stride=2, tail="drop"))
+    v, p = x("x", 2, M, D), p._replace(scheme=None)
+    np.testing.assert_allclose(ProjectInput(inner).forward(v, p)[0], inner.forward(v, p)[0], **CLOSE)
+
+
 def test_compressing_first_is_less_work_where_slots_are_few():
     n, d, s = 512, 64, 32
     inner = Attention(Linformer(), 8)
