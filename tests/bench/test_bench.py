@@ -171,6 +171,15 @@ def test_a_layer_of_others_has_the_same_gradients(name: str, who: str) -> None:
         np.testing.assert_allclose(a, np.asarray(b), rtol=1e-9, atol=1e-10)
 
 
+def test_the_table_of_linformer_has_a_row_for_each_number_of_slots() -> None:
+    command = [sys.executable, "benchmarks/linformer_table.py", "--lengths", "512,1024", "--counts"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
+    assert [row[:4] for row in rows[:2]] == [["| 512", "128", "2.0", "1.05"], ["| 512", "256", "1.0", "1.00"]]
+    assert len(rows) == 5
+
+
 @pytest.mark.parametrize("options", [
     ["--dry-run"],
     pytest.param(["--backend", "torch", "--n", "64", "--repeats", "1"], marks=pytest.mark.peers),

@@ -94,6 +94,12 @@ def _rising(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
             x["F"] = drawn(g, want, sizes, "F")
 
 
+def _mostly_padding(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    scores_of(x, want, 1.5)
+    lengths = np.maximum(sizes["m"] // (3 + 2 * np.arange(sizes["b"])), 1)
+    x["key_valid"] = np.arange(sizes["m"]) < lengths[:, None]
+
+
 def _chosen(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     scores_of(x, want, 1.0)
     there = g.random((sizes["g"], sizes["s"])) < 0.7
@@ -118,6 +124,8 @@ OWN = (
            applies=lambda want: want.scheme.projection == "linear"),
     Family("rising", "online softmax over tiles of slots that is not rescaled", "earlier tiles weigh too much",
            {"pow2": tier(1, 2, 2, 64, 256, 64, 64), "odd": tier(1, 2, 2, 45, 201, 24, 20)}, _rising),
+    Family("mostly padding", "padding hidden among slots instead of zeroed among tokens", "short sequences lose their slots",
+           BOTH, _mostly_padding, applies=lambda want: want.takes("key_valid")),
     Family("fewer slots", "heads with fewer slots than others", "slots of zeros take weight, or slots of other heads", HEADS,
            _chosen, applies=lambda want: want.takes("slot_valid") and want.scheme.projection == "linear"),
     Family("headless", "a head without any slot", "NaN, or the mean of V", HEADS, _headless,
