@@ -1,7 +1,7 @@
 """Linformer in other people's code with our weights copied in, forward and backward, through the convention that matches.
 
 linformer (lucidrains), linformer-pytorch (tatp22) and fairseq's example, which is no part of what ``import fairseq`` gives:
-its one file is loaded by its path, with a softmax that stays in float64. Long Range Arena's needs flax as it was in 2020.
+its one file is loaded by its path, with a softmax that stays in float64. Long Range Arena's is written for flax.nn.
 """
 
 from __future__ import annotations
