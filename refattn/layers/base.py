@@ -99,6 +99,15 @@ def gradients_of(given: Any, kinds: Mapping[str, str]) -> int:
     return sum(product(shape) for name, shape in tree.items(given) if kinds.get(name, "float") == "float")
 
 
+def replayed(f: Any, given: Any) -> tuple[Any, int]:
+    """The shapes that a second forward of a layer is given, and how many elements of decisions are kept for it."""
+    if not hasattr(f, "replayed"):
+        return given, 0
+    again = f.replayed(given)
+    before = set(tree.names(given))
+    return again, sum(product(shape) for name, shape in tree.items(again) if name not in before)
+
+
 def fit(name: str, x: Shape, params: Any, letter: str) -> None:
     """Refuse weights ``w_<letter>`` or biases ``b_<letter>`` that do not fit x, (..., n, d); `name` is what x is called."""
     w, b = f"params.w_{letter}", f"params.b_{letter}"

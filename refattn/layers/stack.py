@@ -125,9 +125,10 @@ class Stack:
         found = {name: a for name, a in more.items() if a is not None and name in f.Inputs._fields}
         return f.Inputs(x, inputs.params.layers[self.reads[i]], **found)
 
-    def step(self, i: int, inputs: Inputs, x: Array, *, block: Any) -> tuple[Array, Any]:
-        """Layer i, with what it saves."""
-        y, kept = self.layers[i].forward(*self.given(i, inputs, x), block=block)
+    def step(self, i: int, inputs: Inputs, x: Array, *, block: Any, replay: Mapping[str, Any] | None = None
+             ) -> tuple[Array, Any]:
+        """Layer i, with what it saves; replay: what it is given instead, having been there before."""
+        y, kept = self.layers[i].forward(*self.given(i, inputs, x)._replace(**(replay or {})), block=block)
         if y.shape != x.shape:
             raise ShapeError(f"layer {i} makes {tuple(y.shape)} of x {tuple(x.shape)}: a stack needs equal shapes")
         return y, kept

@@ -74,6 +74,11 @@ WHOLE = [
           "y = y - made", "y = y - 0.5 * made"),
     Fault(SAVERS + "what_was_decided_is_not_decided_again", "what was decided is not handed on", REVERSIBLE,
           "given = given._replace(others=decided[i])", "given = given._replace(others=given.others)"),
+    Fault(SAVERS + "what_was_decided_is_not_decided_again", "a checkpoint forgets what was decided", CHECKPOINT,
+          "block=block, replay=replay)", "block=block)"),
+    Fault(SAVERS + "the_second_forward_has_the_buckets_of_the_first", "recovered tokens are hashed anew",
+          "refattn/schemes/lsh.py", "return given if saved.buckets is None else given._replace(rotations=None, "
+          "buckets=saved.buckets)", "return given"),
     Fault(SAVERS + "nothing_leaks_from_later_tokens_through_a_wrapper", "a query sees its successor",
           "refattn/ops/visibility.py", "self.k_positions <= self.q_positions[..., at, :]",
           "self.k_positions <= self.q_positions[..., at, :] + 1"),
