@@ -87,6 +87,10 @@ class Attention:
         return {"positions": "int", **{f"others.{name}": kind for name, kind in self.scheme.kinds.items()}}
 
     @property
+    def fixed(self) -> tuple[str, ...]:
+        return tuple(f"others.{name}" for name in getattr(self.scheme, "fixed", ()))
+
+    @property
     def _names(self) -> tuple[str, ...]:
         """The inputs of the scheme that are projected: q, k, v or qk, v."""
         return tuple(name for name in self.scheme.Inputs._fields if name in PROJECTED)
@@ -225,7 +229,8 @@ class Attention:
         made = self._shapes(given)
         found = self.scheme.replayed(self._given(None)._replace(**made, **extra))
         mine = {name: x for name, x in tree.items(found) if name not in (*made, *tree.names(given.params.scheme))}
-        return given._replace(others=self._given(None)._replace(**mine))
+        again: Attention.Inputs = given._replace(others=self._given(None)._replace(**mine))
+        return again
 
     def _given(self, others: Any) -> Any:
         """`others`, an Inputs of the scheme with nothing in it if None."""
@@ -280,8 +285,8 @@ class Attention:
 
     def _floats(self, nest: Any) -> list[tuple[int, ...]]:
         """The shapes of what has a gradient among `others`."""
-        fixed = getattr(self.scheme, "fixed", ())
-        return [x for name, x in tree.items(nest) if self.scheme.kinds.get(name, "float") == "float" and name not in fixed]
+        names = ((f"others.{name}", x) for name, x in tree.items(nest))
+        return [x for name, x in names if self.kinds.get(name, "float") == "float" and name not in self.fixed]
 
 
 def _split(x: Array, heads: int) -> Array:

@@ -31,7 +31,9 @@ class Layer(Protocol):
     Saved: ClassVar[type]
 
     @property
-    def kinds(self) -> Mapping[str, str]: ...
+    def kinds(self) -> Mapping[str, str]: ...  # of inputs that are no floats, by dotted name: "int" or "bool"
+    @property
+    def fixed(self) -> tuple[str, ...]: ...  # floats that have no gradient
     def init(self, sizes: Mapping[str, int], rng: Source) -> Any: ...
     def parameters(self, sizes: Mapping[str, int]) -> int: ...
     def check(self, inputs: Any) -> None: ...
@@ -94,9 +96,10 @@ def size_of(nest: Any) -> int:
     return sum(product(shape_of(x)) for x in tree.leaves(nest))
 
 
-def gradients_of(given: Any, kinds: Mapping[str, str]) -> int:
-    """How many numbers the gradients of an Inputs of shapes hold: those of every input that is a float."""
-    return sum(product(shape) for name, shape in tree.items(given) if kinds.get(name, "float") == "float")
+def gradients_of(given: Any, f: Any) -> int:
+    """How many numbers the gradients of an Inputs of shapes hold: those of every float that is not fixed."""
+    none = {name for name, kind in f.kinds.items() if kind != "float"} | set(f.fixed)
+    return sum(product(shape) for name, shape in tree.items(given) if name not in none)
 
 
 def replayed(f: Any, given: Any) -> tuple[Any, int]:
@@ -137,6 +140,11 @@ class Wrapper:
     @property
     def kinds(self) -> Mapping[str, str]:
         found: Mapping[str, str] = self.inner.kinds
+        return found
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.inner.fixed
         return found
 
     def init(self, sizes: Mapping[str, int], rng: Source) -> Any:

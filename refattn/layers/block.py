@@ -77,6 +77,11 @@ class Block:
         return {**self.attention.kinds, **{f"cross_{name}": kind for name, kind in cross.kinds.items()}}
 
     @property
+    def fixed(self) -> tuple[str, ...]:
+        cross = () if self.cross is None else self.cross.fixed
+        return (*self.attention.fixed, *(f"cross_{name}" for name in cross))
+
+    @property
     def _parts(self) -> tuple[str, ...]:
         return ("attention", "feed_forward") if self.cross is None else ("attention", "cross", "feed_forward")
 
@@ -207,7 +212,7 @@ class Block:
             part = f.cost(f.Inputs(given.x, **self._reads(name, given)))
             total += part + self.norm.cost(self.norm.Inputs(given.x, **_weights(getattr(given.params, f"norm_{name}"))))
         floats = [x for name, x in tree.items(given) if name.partition(".")[0].endswith("others")
-                  and self.kinds.get(name, "float") == "float"]
+                  and self.kinds.get(name, "float") == "float" and name not in self.fixed]
         grads += sum(map(product, floats))
         return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
 

@@ -72,7 +72,7 @@ class Checkpoint(Wrapper):
             kept = []
             for i in segment:
                 decided = None if saved.replay is None else saved.replay[i]
-                replay = {} if decided is None else {n: a for n, a in decided._asdict().items() if a is not None}
+                replay = {name: a for name, a in (decided._asdict() if decided else {}).items() if a is not None}
                 x, layer_saved = self.inner.step(i, saved.inputs, x, block=block, replay=replay)
                 kept.append(layer_saved)
             del x, layer_saved
@@ -90,4 +90,4 @@ class Checkpoint(Wrapper):
             again, kept = again + f.cost(second).forward, kept + decided
         macs, exps = plain.backward.macs + again.macs, plain.backward.exps + again.exps
         forward = Count(plain.forward.macs, plain.forward.exps, kept)
-        return Passes(forward, Count(macs, exps, gradients_of(given, self.kinds)))
+        return Passes(forward, Count(macs, exps, gradients_of(given, self)))

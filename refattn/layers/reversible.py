@@ -146,4 +146,4 @@ class Reversible(Wrapper):
         kept = 2 * product(given.x) + (product(out) if self.join == "mean" else 0) + norm.forward.saved + decided
         macs, exps = again.macs + backward.macs, again.exps + backward.exps
         return Passes(Count(forward.macs + norm.forward.macs, forward.exps + norm.forward.exps, kept),
-                      Count(macs + norm.backward.macs, exps + norm.backward.exps, gradients_of(given, self.kinds)))
+                      Count(macs + norm.backward.macs, exps + norm.backward.exps, gradients_of(given, self)))

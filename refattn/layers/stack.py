@@ -83,6 +83,11 @@ class Stack:
                 found |= {f"{first}.l{i}.{rest}": kind} if rest else {}
         return found
 
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        names = ((i, *name.partition(".")) for i, f in enumerate(self.layers) for name in f.fixed)
+        return tuple(f"{first}.l{i}.{rest}" for i, first, _, rest in names)
+
     def init(self, sizes: Mapping[str, int], rng: Source, width: int | None = None) -> Params:
         """sizes: d, and what the layers need. width: that of the last norm, if it is not d."""
         made = (f.init(sizes, rng.at("layers", i)) for i, f in enumerate(self.makers))
@@ -173,7 +178,7 @@ class Stack:
         total = self.last_cost(given.params, given.x)
         for i, f in enumerate(self.layers):
             total += f.cost(self.given(i, given, given.x))
-        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds))
+        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self))
         return Passes(total.forward, backward)
 
     def last_cost(self, params: Params, x: tuple[int, ...]) -> Passes:

@@ -244,10 +244,11 @@ DEEP = [  # several layers: a worst-case bound grows some fivefold with each, an
 ]
 SMOOTH = [(row, v) for row, v in ALL if "rotations" not in v.given]  # a hash of what a layer computes may turn on a rounding
 STACKS = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in SMOOTH]
+HASHED = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in ALL if "rotations" in v.given]
 ENDS = [[v for r, v in SMOOTH if r is row] for row in ROWS]
 FEW = [stacked(r, v, f"{r.name}-{v}") for r, vs in zip(ROWS, ENDS, strict=True) for v in (vs[0], *vs[1:][-1:])]  # for jax
-EACH = pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS], ids=str)
+EACH = pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS, *HASHED], ids=str)
 ONE = pytest.mark.parametrize("case_", [*SINGLE, *DEEP], ids=str)
 SHALLOW = pytest.mark.parametrize("case_", SINGLE, ids=str)
-TWO = pytest.mark.parametrize("case_", STACKS, ids=str)
+TWO = pytest.mark.parametrize("case_", [*STACKS, *HASHED], ids=str)
 SEVERAL = pytest.mark.parametrize("case_", [*DEEP, *STACKS], ids=str)

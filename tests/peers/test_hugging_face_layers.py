@@ -1,6 +1,6 @@
 """Whole layers of Hugging Face's transformers with our parameters copied in: BERT, Longformer and Reformer, in float64.
 
-Forward, and backward to x and to every parameter. Reformer runs in its own reversible encoder, whose backward is its own too.
+Forward, and backward to x and to every parameter. Reformer runs in its own reversible encoder, with its own backward.
 Configurations are made here, so that nothing is downloaded; dropout is 0.
 """
 
