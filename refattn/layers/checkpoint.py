@@ -61,7 +61,8 @@ class Checkpoint(Wrapper):
                 decided.append(f.Inputs(None, None, **found) if found else None)
                 del kept, given
         y, norm = self.inner.last(inputs.params, x)
-        return y, self.Saved(inputs, tree.row(starts), norm, tree.row(decided) if any(x is not None for x in decided) else None)
+        kept = tree.row(decided) if any(x is not None for x in decided) else None
+        return y, self.Saved(inputs, tree.row(starts), norm, kept)
 
     @layer
     def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Any:
@@ -72,7 +73,7 @@ class Checkpoint(Wrapper):
             kept = []
             for i in segment:
                 decided = None if saved.replay is None else saved.replay[i]
-                replay = {name: a for name, a in (decided._asdict() if decided else {}).items() if a is not None}
+                replay = {n: a for n, a in (decided._asdict() if decided else {}).items() if a is not None}
                 x, layer_saved = self.inner.step(i, saved.inputs, x, block=block, replay=replay)
                 kept.append(layer_saved)
             del x, layer_saved

@@ -136,7 +136,7 @@ def test_stated_costs_are_counted_ones(case_):
         grads = case_.layer.vjp(saved, dy)
     assert (forward.macs, forward.exps, forward.live) == tuple(vars(stated.forward).values())
     assert (backward.macs, backward.exps) == (stated.backward.macs, stated.backward.exps)
-    if case_ not in [*STACKS, *HASHED]:  # there gradients of what both blocks share are added, and that between them is freed
+    if case_ not in [*STACKS, *HASHED]:  # there shared gradients are added, and that between blocks is freed
         assert backward.live == stated.backward.saved
     del y, saved, grads, dy, given
     assert reading.tally.live == 0
