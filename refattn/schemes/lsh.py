@@ -49,10 +49,10 @@ class LSH:
 
     chunk: slots of a chunk. before, after: chunks that a chunk sees around itself. wrap: what comes before the first chunk
     of a round: "none" nothing, "round" its last chunk, "rounds" the last chunk of the round before (of all rounds, for the
-    first); likewise after the last. factors: of a factorised hash, each even; None: one hash of 2w buckets. causal: by
-    position. within_bucket: a slot is seen only from its own bucket and round. self_score: the score of a token with itself,
-    so low that it is seen only if nothing else is; None: its product, as for any other. duplicates: see the equation.
-    normalise, eps: of keys. scale: None is 1/√d.
+    first); likewise after the last. factors: of a factorised hash, each even; None: one hash of 2w buckets; buckets that
+    are given need none. causal: by position. within_bucket: a slot is seen only from its own bucket and round. self_score:
+    the score of a token with itself, so low that it is seen only if nothing else is; None: its product, as for any other.
+    duplicates: see the equation. normalise, eps: of keys. scale: None is 1/√d.
 
     Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
     """

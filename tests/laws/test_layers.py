@@ -7,7 +7,7 @@ import pytest
 
 from laws.bounds import ratio
 from laws.operations import narrow, too_far
-from laws.stacks import DEEP, EACH, FEW, HASHED, ONE, SEVERAL, SHALLOW, SINGLE, STACKS, TWO
+from laws.stacks import DEEP, EACH, FEW, HASHED, ONE, SEVERAL, SHALLOW, SINGLE, STACKS, TWICE, TWO
 from refattn import load, rng, tree
 
 HALF = ("float16", "bfloat16")
@@ -26,7 +26,7 @@ def with_leaves(nest, leaves):
 QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}  # half the time to compile
 
 
-@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *FEW, *HASHED], ids=str)
+@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *FEW, *HASHED, *TWICE], ids=str)
 def test_every_gradient_is_what_jax_differentiates_forward_to(case_):
     jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'refattn[test]'")
     inputs = case_.draw(1)

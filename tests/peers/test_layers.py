@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from laws.operations import too_far
-from laws.stacks import DEEP, HASHED, SINGLE, STACKS
+from laws.stacks import DEEP, HASHED, SINGLE, STACKS, TWICE
 from refattn import Dense, rng, tree
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 D, F, H = 12, 20, 4
 
 
-@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS, *HASHED], ids=str)
+@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS, *HASHED, *TWICE], ids=str)
 def test_every_gradient_is_that_of_torchs_tape(case_):
     inputs = case_.draw(2)
     dy = torch.tensor(case_.cotangent(inputs))
