@@ -220,14 +220,14 @@ class Attention:
         """
         return self.scheme.replay(self._given(others), saved.scheme) if hasattr(self.scheme, "replay") else None
 
-    def replayed(self, shapes: Inputs) -> Inputs:
-        """The shapes of what a second forward is given: by the scheme's ``replayed``, of shapes of its inputs."""
-        if not hasattr(self.scheme, "replay"):
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
+        """The shapes of what a second forward is given: by the scheme's ``replay_shapes``, of shapes of its inputs."""
+        if not hasattr(self.scheme, "replay_shapes"):
             return shapes
         given = tree.map(shape_of, shapes)
         extra = {name: leaf for nest in (given.params.scheme, given.others) for name, leaf in tree.items(nest)}
         made = self._shapes(given)
-        found = self.scheme.replayed(self._given(None)._replace(**made, **extra))
+        found = self.scheme.replay_shapes(self._given(None)._replace(**made, **extra))
         mine = {name: x for name, x in tree.items(found) if name not in (*made, *tree.names(given.params.scheme))}
         again: Attention.Inputs = given._replace(others=self._given(None)._replace(**mine))
         return again

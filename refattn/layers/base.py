@@ -9,7 +9,7 @@ protocol alone: a layer that is made of layers is given them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from refattn import tree
@@ -96,17 +96,17 @@ def size_of(nest: Any) -> int:
     return sum(product(shape_of(x)) for x in tree.leaves(nest))
 
 
-def gradients_of(given: Any, f: Any) -> int:
+def gradients_of(given: Any, kinds: Mapping[str, str], fixed: Iterable[str] = ()) -> int:
     """How many numbers the gradients of an Inputs of shapes hold: those of every float that is not fixed."""
-    none = {name for name, kind in f.kinds.items() if kind != "float"} | set(f.fixed)
+    none = {name for name, kind in kinds.items() if kind != "float"} | set(fixed)
     return sum(product(shape) for name, shape in tree.items(given) if name not in none)
 
 
 def replayed(f: Any, given: Any) -> tuple[Any, int]:
     """The shapes that a second forward of a layer is given, and how many elements of decisions are kept for it."""
-    if not hasattr(f, "replayed"):
+    if not hasattr(f, "replay_shapes"):
         return given, 0
-    again = f.replayed(given)
+    again = f.replay_shapes(given)
     before = set(tree.names(given))
     return again, sum(product(shape) for name, shape in tree.items(again) if name not in before)
 

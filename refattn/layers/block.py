@@ -166,12 +166,12 @@ class Block:
         f = getattr(self, name)
         return f.replay(getattr(inputs, OTHERS[name]), kept) if name in OTHERS and hasattr(f, "replay") else None
 
-    def replayed(self, shapes: Inputs) -> Inputs:
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
         """The shapes of what a second forward is given."""
         for name in self._parts:
             f = getattr(self, name)
-            if name in OTHERS and hasattr(f, "replay"):
-                part = f.replayed(f.Inputs(shapes.x, **self._reads(name, shapes)))
+            if name in OTHERS and hasattr(f, "replay_shapes"):
+                part = f.replay_shapes(f.Inputs(shapes.x, **self._reads(name, shapes)))
                 shapes = shapes._replace(**{OTHERS[name]: part.others})
         return shapes
 

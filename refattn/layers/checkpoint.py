@@ -91,4 +91,4 @@ class Checkpoint(Wrapper):
             again, kept = again + f.cost(second).forward, kept + decided
         macs, exps = plain.backward.macs + again.macs, plain.backward.exps + again.exps
         forward = Count(plain.forward.macs, plain.forward.exps, kept)
-        return Passes(forward, Count(macs, exps, gradients_of(given, self)))
+        return Passes(forward, Count(macs, exps, gradients_of(given, self.kinds, self.fixed)))

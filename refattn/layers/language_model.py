@@ -131,5 +131,5 @@ class LanguageModel:
         inside = self._inside(given, self.embedding.result(embedding))
         total = self.embedding.cost(embedding) + self.body.cost(inside)
         total += _project.cost(self._head(given.params, self.body.result(inside)))
-        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self))
+        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds, self.fixed))
         return Passes(total.forward, backward)

@@ -145,5 +145,6 @@ class Reversible(Wrapper):
         forward, backward = total.forward, total.backward
         kept = 2 * product(given.x) + (product(out) if self.join == "mean" else 0) + norm.forward.saved + decided
         macs, exps = again.macs + backward.macs, again.exps + backward.exps
+        grads = gradients_of(given, self.kinds, self.fixed)
         return Passes(Count(forward.macs + norm.forward.macs, forward.exps + norm.forward.exps, kept),
-                      Count(macs + norm.backward.macs, exps + norm.backward.exps, gradients_of(given, self)))
+                      Count(macs + norm.backward.macs, exps + norm.backward.exps, grads))

@@ -178,7 +178,7 @@ class Stack:
         total = self.last_cost(given.params, given.x)
         for i, f in enumerate(self.layers):
             total += f.cost(self.given(i, given, given.x))
-        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self))
+        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds, self.fixed))
         return Passes(total.forward, backward)
 
     def last_cost(self, params: Params, x: tuple[int, ...]) -> Passes:

@@ -327,7 +327,7 @@ class LSH:
         """`given` for a second forward of almost the same tokens: its buckets are those of the first, not hashed anew."""
         return given if saved.buckets is None else given._replace(rotations=None, buckets=saved.buckets)
 
-    def replayed(self, shapes: Inputs) -> Inputs:
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
         """The shapes of what ``replay`` gives."""
         return shapes._replace(rotations=None, buckets=shapes.buckets or (*shapes.qk[:-2], _rounds(shapes), shapes.qk[-2]))
 

@@ -243,7 +243,7 @@ class Signed(Dense):
     def replay(self, given, saved):
         return given._replace(mask=saved.inputs.mask)
 
-    def replayed(self, shapes):
+    def replay_shapes(self, shapes):
         return shapes._replace(mask=(*shapes.q[:-1], shapes.k[-2]))
 
 
