@@ -88,6 +88,10 @@ class Attention:
         return {"positions": "int", **{f"others.{name}": kind for name, kind in self.scheme.kinds.items()}}
 
     @property
+    def fixed(self) -> tuple[str, ...]:
+        return tuple(f"others.{name}" for name in getattr(self.scheme, "fixed", ()))
+
+    @property
     def _names(self) -> tuple[str, ...]:
         """The inputs of the scheme that are projected: q, k, v or qk, v."""
         return tuple(name for name in self.scheme.Inputs._fields if name in PROJECTED)
@@ -136,6 +140,9 @@ class Attention:
             wrong = [] if nest is None else [name for name in self._names if getattr(nest, name) is not None]
             if wrong:
                 raise OptionError(f"{where} has {', '.join(wrong)}, which the layer projects from x: leave None there")
+        fixed = [name for name in tree.names(inputs.params.scheme) if name in getattr(self.scheme, "fixed", ())]
+        if fixed:
+            raise OptionError(f"params.scheme has {', '.join(fixed)}, which can't be learned: give it in others")
         both = set(tree.names(inputs.params.scheme)) & set(tree.names(inputs.others))
         if both:
             raise OptionError(f"{', '.join(sorted(both))} in params.scheme and in others: give each once")
@@ -224,16 +231,23 @@ class Attention:
         Schemes whose values hang on decisions, as which bucket a key falls into, say so by a method of this name; None if
         the scheme has no such decisions.
         """
-        return self.scheme.replay(others, saved.scheme) if hasattr(self.scheme, "replay") else None
+        return self.scheme.replay(self._given(others), saved.scheme) if hasattr(self.scheme, "replay") else None
 
-    def replayed(self, shapes: Inputs) -> int:
-        """How many elements of decisions there are to be kept: the scheme's ``replayed``, of shapes of its inputs."""
-        if not hasattr(self.scheme, "replay"):
-            return 0
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
+        """The shapes of what a second forward is given: by the scheme's ``replay_shapes``, of shapes of its inputs."""
+        if not hasattr(self.scheme, "replay_shapes"):
+            return shapes
         given = tree.map(shape_of, shapes)
         extra = {name: leaf for nest in (given.params.scheme, given.others) for name, leaf in tree.items(nest)}
-        found: int = self.scheme.replayed(self.scheme.Inputs(**self._shapes(given), **extra))
-        return found
+        made = self._shapes(given)
+        found = self.scheme.replay_shapes(self._given(None)._replace(**made, **extra))
+        mine = {name: x for name, x in tree.items(found) if name not in (*made, *tree.names(given.params.scheme))}
+        again: Attention.Inputs = given._replace(others=self._given(None)._replace(**mine))
+        return again
+
+    def _given(self, others: Any) -> Any:
+        """`others`, an Inputs of the scheme with nothing in it if None."""
+        return self.scheme.Inputs(*(None,) * len(self.scheme.Inputs._fields)) if others is None else others
 
     def _rotated(self, arrays: dict[str, Array], positions: Array | None, sign: float) -> dict[str, Array]:
         """Heads (..., h, n, k) turned by their positions, or back (sign −1)."""
@@ -284,8 +298,8 @@ class Attention:
 
     def _floats(self, nest: Any) -> list[tuple[int, ...]]:
         """The shapes of what has a gradient among `others`."""
-        fixed = getattr(self.scheme, "fixed", ())
-        return [x for name, x in tree.items(nest) if self.scheme.kinds.get(name, "float") == "float" and name not in fixed]
+        names = ((f"others.{name}", x) for name, x in tree.items(nest))
+        return [x for name, x in names if self.kinds.get(name, "float") == "float" and name not in self.fixed]
 
 
 def _split(x: Array, heads: int) -> Array:

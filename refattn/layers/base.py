@@ -9,7 +9,7 @@ protocol alone: a layer that is made of layers is given them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from refattn import tree
@@ -31,7 +31,9 @@ class Layer(Protocol):
     Saved: ClassVar[type]
 
     @property
-    def kinds(self) -> Mapping[str, str]: ...
+    def kinds(self) -> Mapping[str, str]: ...  # of inputs that are no floats, by dotted name: "int" or "bool"
+    @property
+    def fixed(self) -> tuple[str, ...]: ...  # floats that have no gradient
     def init(self, sizes: Mapping[str, int], rng: Source) -> Any: ...
     def parameters(self, sizes: Mapping[str, int]) -> int: ...
     def check(self, inputs: Any) -> None: ...
@@ -94,9 +96,19 @@ def size_of(nest: Any) -> int:
     return sum(product(shape_of(x)) for x in tree.leaves(nest))
 
 
-def gradients_of(given: Any, kinds: Mapping[str, str]) -> int:
-    """How many numbers the gradients of an Inputs of shapes hold: those of every input that is a float."""
-    return sum(product(shape) for name, shape in tree.items(given) if kinds.get(name, "float") == "float")
+def gradients_of(given: Any, kinds: Mapping[str, str], fixed: Iterable[str] = ()) -> int:
+    """How many numbers the gradients of an Inputs of shapes hold: those of every float that is not fixed."""
+    none = {name for name, kind in kinds.items() if kind != "float"} | set(fixed)
+    return sum(product(shape) for name, shape in tree.items(given) if name not in none)
+
+
+def replayed(f: Any, given: Any) -> tuple[Any, int]:
+    """The shapes that a second forward of a layer is given, and how many elements of decisions are kept for it."""
+    if not hasattr(f, "replay_shapes"):
+        return given, 0
+    again = f.replay_shapes(given)
+    before = set(tree.names(given))
+    return again, sum(product(shape) for name, shape in tree.items(again) if name not in before)
 
 
 def fit(name: str, x: Shape, params: Any, letter: str) -> None:
@@ -128,6 +140,11 @@ class Wrapper:
     @property
     def kinds(self) -> Mapping[str, str]:
         found: Mapping[str, str] = self.inner.kinds
+        return found
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.inner.fixed
         return found
 
     def init(self, sizes: Mapping[str, int], rng: Source) -> Any:

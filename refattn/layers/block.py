@@ -25,6 +25,7 @@ from refattn.rng import Source
 from refattn.shapes import product, shape_of
 
 Array = Any
+OTHERS = {"attention": "others", "cross": "cross_others"}  # of each part, where it has some
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Block:
         return {**self.attention.kinds, **{f"cross_{name}": kind for name, kind in cross.kinds.items()}}
 
     @property
+    def fixed(self) -> tuple[str, ...]:
+        cross = () if self.cross is None else self.cross.fixed
+        return (*self.attention.fixed, *(f"cross_{name}" for name in cross))
+
+    @property
     def _parts(self) -> tuple[str, ...]:
         return ("attention", "feed_forward") if self.cross is None else ("attention", "cross", "feed_forward")
 
@@ -115,7 +121,7 @@ class Block:
         if name != "feed_forward":
             sees_context = name == "cross" or self.cross is None
             at["context"] = inputs.context if sees_context else None
-            at["others"] = inputs.cross_others if name == "cross" else inputs.others
+            at["others"] = getattr(inputs, OTHERS[name])
             at["positions"] = inputs.positions if name == "attention" else None
         return {key: x for key, x in at.items() if x is not None}
 
@@ -150,10 +156,24 @@ class Block:
         outer = self.norm.vjp(before, inner.x)
         return outer.x, inner._replace(x=None), outer._replace(x=None)
 
-    def replayed(self, shapes: Inputs) -> int:
-        """How many elements of decisions attention keeps for a second forward of recovered inputs."""
-        found: int = self.attention.replayed(self.attention.Inputs(shapes.x, **self._reads("attention", shapes)))
-        return found
+    def replay(self, inputs: Inputs, saved: Saved) -> dict[str, Any]:
+        """What a second forward of almost the same x is given instead, so that attention decides as in `saved`, by name."""
+        found = {name: self.replay_part(name, inputs, getattr(saved, name)) for name in self._parts}
+        return {OTHERS[name]: others for name, others in found.items() if others is not None}
+
+    def replay_part(self, name: str, inputs: Inputs, kept: Any) -> Any:
+        """The same of one part, which saved `kept`: its others; None if it decides nothing."""
+        f = getattr(self, name)
+        return f.replay(getattr(inputs, OTHERS[name]), kept) if name in OTHERS and hasattr(f, "replay") else None
+
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
+        """The shapes of what a second forward is given."""
+        for name in self._parts:
+            f = getattr(self, name)
+            if name in OTHERS and hasattr(f, "replay_shapes"):
+                part = f.replay_shapes(f.Inputs(shapes.x, **self._reads(name, shapes)))
+                shapes = shapes._replace(**{OTHERS[name]: part.others})
+        return shapes
 
     @staticmethod
     def added(name: str, x: Array, y: Array) -> Array:
@@ -177,7 +197,7 @@ class Block:
                 dy = outer.x + inner.x
             grads[name], grads[f"norm_{name}"] = inner.params, outer._replace(x=None)
             if name != "feed_forward":
-                found["cross_others" if name == "cross" else "others"] = inner.others
+                found[OTHERS[name]] = inner.others
                 if inner.context is not None:
                     found["context"] = inner.context
         return self.Inputs(dy, self.Params(**grads), **found)
@@ -192,7 +212,7 @@ class Block:
             part = f.cost(f.Inputs(given.x, **self._reads(name, given)))
             total += part + self.norm.cost(self.norm.Inputs(given.x, **_weights(getattr(given.params, f"norm_{name}"))))
         floats = [x for name, x in tree.items(given) if name.partition(".")[0].endswith("others")
-                  and self.kinds.get(name, "float") == "float"]
+                  and self.kinds.get(name, "float") == "float" and name not in self.fixed]
         grads += sum(map(product, floats))
         return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
 

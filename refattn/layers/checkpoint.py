@@ -3,7 +3,8 @@
     kept: x_0, x_k, x_2k, …          backward, segment by segment: x_jk → x_(jk+1), …, with all that its k layers save
 
 Memory is L/k inputs and what k layers save, O(√L) at k = √L; the price is one more forward of the layers.
-Chen et al. (arXiv:1604.06174), §4. y and the gradients are those of the stack, to the last bit.
+Chen et al. (arXiv:1604.06174), §4. y and the gradients are those of the stack, to the last bit. What a scheme decides by
+values, as buckets, is kept and not decided again: a device may add in another order the second time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from refattn import tree
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError
-from refattn.layers.base import Wrapper, gradients_of, layer
+from refattn.layers.base import Wrapper, gradients_of, layer, replayed
 from refattn.shapes import product, shape_of
 
 Array = Any
@@ -31,6 +32,7 @@ class Checkpoint(Wrapper):
         inputs: Any
         starts: Any  # tree.row of the inputs of each segment
         norm: Any = None
+        replay: Any = None  # tree.row: an Inputs of each layer with what it decided, None where it decides nothing
 
     inner: Any
     every: int
@@ -49,13 +51,18 @@ class Checkpoint(Wrapper):
     @layer
     def forward(self, inputs: Any, *, block: Any) -> tuple[Array, Saved]:
         """y; what a layer saves is dropped at once."""
-        x, starts = inputs.x, []
+        x, starts, decided = inputs.x, [], []
         for segment in self._segments:
             starts.append(x)
             for i in segment:
-                x = self.inner.step(i, inputs, x, block=block)[0]
+                f, given = self.inner.layers[i], self.inner.given(i, inputs, x)
+                x, kept = self.inner.step(i, inputs, x, block=block)
+                found = f.replay(given, kept) if hasattr(f, "replay") else {}
+                decided.append(f.Inputs(None, None, **found) if found else None)
+                del kept, given
         y, norm = self.inner.last(inputs.params, x)
-        return y, self.Saved(inputs, tree.row(starts), norm)
+        kept = tree.row(decided) if any(x is not None for x in decided) else None
+        return y, self.Saved(inputs, tree.row(starts), norm, kept)
 
     @layer
     def vjp(self, saved: Saved, dy: Array, *, block: Any) -> Any:
@@ -65,7 +72,9 @@ class Checkpoint(Wrapper):
         for segment, x in zip(reversed(self._segments), reversed(saved.starts), strict=True):
             kept = []
             for i in segment:
-                x, layer_saved = self.inner.step(i, saved.inputs, x, block=block)
+                decided = None if saved.replay is None else saved.replay[i]
+                replay = {n: a for n, a in (decided._asdict() if decided else {}).items() if a is not None}
+                x, layer_saved = self.inner.step(i, saved.inputs, x, block=block, replay=replay)
                 kept.append(layer_saved)
             del x, layer_saved
             for i in reversed(segment):
@@ -73,11 +82,13 @@ class Checkpoint(Wrapper):
         return sums.nest(dx, norm)
 
     def cost(self, shapes: Any) -> Passes:
-        """That of the stack, and one more forward of its layers; what is kept are inputs of segments and the last norm's."""
+        """That of the stack, and one more forward of its layers; kept are inputs of segments, decisions and the norm's."""
         given = tree.map(shape_of, shapes)
         plain, norm = self.inner.cost(given), self.inner.last_cost(given.params, given.x)
-        again = plain.forward
-        kept = len(self._segments) * product(given.x) + norm.forward.saved
-        macs = plain.backward.macs + again.macs - norm.forward.macs
-        exps = plain.backward.exps + again.exps - norm.forward.exps
-        return Passes(Count(again.macs, again.exps, kept), Count(macs, exps, gradients_of(given, self.kinds)))
+        again, kept = Count(0, 0, 0), len(self._segments) * product(given.x) + norm.forward.saved
+        for i, f in enumerate(self.inner.layers):
+            second, decided = replayed(f, self.inner.given(i, given, given.x))
+            again, kept = again + f.cost(second).forward, kept + decided
+        macs, exps = plain.backward.macs + again.macs, plain.backward.exps + again.exps
+        forward = Count(plain.forward.macs, plain.forward.exps, kept)
+        return Passes(forward, Count(macs, exps, gradients_of(given, self.kinds, self.fixed)))

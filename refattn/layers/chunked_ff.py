@@ -73,6 +73,6 @@ class ChunkedFF(Wrapper):
         for at in self._chunks(n):
             total += self.inner.cost(given._replace(x=(*lead, at.stop - at.start, d)))
         forward, backward = total.forward, total.backward
-        grads = gradients_of(given, self.kinds)
+        grads = gradients_of(given, self.kinds, self.fixed)
         return Passes(Count(forward.macs, forward.exps, product(self.result(given))),
                       Count(forward.macs + backward.macs, forward.exps + backward.exps, grads))

@@ -54,6 +54,7 @@ class Embedding:
     scale: bool = False
 
     kinds: ClassVar[Mapping[str, str]] = {"ids": "int"}
+    fixed: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.positions not in (None, "learned") and not hasattr(self.positions, "table"):

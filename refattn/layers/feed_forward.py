@@ -65,6 +65,7 @@ class FeedForward:
     bias: bool = True
 
     kinds: ClassVar[Mapping[str, str]] = {}
+    fixed: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         Activation(self.activation)

@@ -59,6 +59,10 @@ class LanguageModel:
     def kinds(self) -> Mapping[str, str]:
         return {"ids": "int", **{f"given.{name}": kind for name, kind in self.body.kinds.items()}}
 
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        return tuple(f"given.{name}" for name in self.body.fixed)
+
     def init(self, sizes: Mapping[str, int], rng: Source) -> Params:
         """sizes: v, d, and what embedding and body need; o, the width of the body's y, if the head is not tied (d)."""
         v, o = sizes["v"], sizes.get("o", sizes["d"])
@@ -127,5 +131,5 @@ class LanguageModel:
         inside = self._inside(given, self.embedding.result(embedding))
         total = self.embedding.cost(embedding) + self.body.cost(inside)
         total += _project.cost(self._head(given.params, self.body.result(inside)))
-        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds))
+        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds, self.fixed))
         return Passes(total.forward, backward)

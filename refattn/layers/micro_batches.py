@@ -131,7 +131,7 @@ class MicroBatches(Wrapper):
         one = self.inner.cost(self._each(given, lambda x, cut: (step, *x[1:]) if cut else x))
         forward, backward = one.forward, one.backward
         macs, exps = self.parts * forward.macs, self.parts * forward.exps
-        kept, grads = product(self.result(given)), gradients_of(given, self.kinds)
+        kept, grads = product(self.result(given)), gradients_of(given, self.kinds, self.fixed)
         return Passes(Count(macs, exps, kept),
                       Count(macs + self.parts * backward.macs, exps + self.parts * backward.exps, grads))
 

@@ -108,13 +108,6 @@ class ProjectInput(Wrapper):
         learned, given = (_placed(nest, dE, dF) for nest in (inputs.params.scheme, inputs.others))
         return inputs._replace(**back, params=pulled.params._replace(scheme=learned), others=given)
 
-    def replay(self, others: Any, saved: Saved) -> None:
-        """Nothing is decided by values that a second forward would have to be told."""
-
-    def replayed(self, shapes: Any) -> int:
-        """No elements, then."""
-        return 0
-
     def cost(self, shapes: Any) -> Passes:
         """Compression and attention to the slots, which are kept."""
         given = tree.map(shape_of, shapes)
@@ -124,7 +117,8 @@ class ProjectInput(Wrapper):
         slots = [(*x[:-3], scheme.slots(made), x[-1]) for x in (getattr(made, name) for name in names)]
         total = self._to_slots.cost(self._at_slots(given, slots[0], slots[1] if len(slots) > 1 else None))
         total += Passes(Count(macs, 0, sum(map(product, slots))), Count(2 * macs, 0, 0))
-        return Passes(total.forward, Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds)))
+        grads = gradients_of(given, self.kinds, self.fixed)
+        return Passes(total.forward, Count(total.backward.macs, total.backward.exps, grads))
 
 
 def _once(inputs: Any, made: Any) -> bool:

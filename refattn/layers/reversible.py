@@ -19,7 +19,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError
-from refattn.layers.base import Wrapper, gradients_of, layer
+from refattn.layers.base import Wrapper, gradients_of, layer, replayed
 from refattn.ops.base import one_of
 from refattn.rng import Source
 from refattn.shapes import product, shape_of
@@ -82,7 +82,7 @@ class Reversible(Wrapper):
         for i, f in enumerate(self.inner.layers):
             given = self.inner.given(i, inputs, inputs.x)
             made, _, kept = f.branch("attention", given, y2, block=block)
-            decided.append(f.attention.replay(given.others, kept))
+            decided.append(f.replay_part("attention", given, kept))
             y1 = f.added("attention", y1, made)
             del made, kept
             y2 = f.added("feed_forward", y2, f.branch("feed_forward", given, y1, block=block)[0])
@@ -136,14 +136,15 @@ class Reversible(Wrapper):
         """That of the blocks, and one more forward of them; two streams and their mean are kept, and what the norm saves."""
         given = tree.map(shape_of, shapes)
         out, nothing = self.result(given), Count(0, 0, 0)
-        decided = 0
+        decided, again = 0, nothing
         norm, total = self.inner.last_cost(given.params, out), Passes(nothing, nothing)
         for i, f in enumerate(self.inner.layers):
             part = self.inner.given(i, given, given.x)
-            total += f.cost(part)
-            decided += f.replayed(part)
+            second, more = replayed(f, part)
+            total, again, decided = total + f.cost(part), again + f.cost(second).forward, decided + more
         forward, backward = total.forward, total.backward
         kept = 2 * product(given.x) + (product(out) if self.join == "mean" else 0) + norm.forward.saved + decided
-        macs, exps = forward.macs + backward.macs, forward.exps + backward.exps
+        macs, exps = again.macs + backward.macs, again.exps + backward.exps
+        grads = gradients_of(given, self.kinds, self.fixed)
         return Passes(Count(forward.macs + norm.forward.macs, forward.exps + norm.forward.exps, kept),
-                      Count(macs + norm.backward.macs, exps + norm.backward.exps, gradients_of(given, self.kinds)))
+                      Count(macs + norm.backward.macs, exps + norm.backward.exps, grads))

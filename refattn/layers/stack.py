@@ -88,6 +88,11 @@ class Stack:
                 found |= {f"{first}.l{i}.{rest}": kind} if rest else {}
         return found
 
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        names = ((i, *name.partition(".")) for i, f in enumerate(self.layers) for name in f.fixed)
+        return tuple(f"{first}.l{i}.{rest}" for i, first, _, rest in names)
+
     def init(self, sizes: Mapping[str, int], rng: Source, width: int | None = None) -> Params:
         """sizes: d, and what the layers need. width: that of the last norm, if it is not d."""
         whole = (f.init(sizes, rng.at("layers", i)) for i, f in enumerate(self.makers))
@@ -157,9 +162,10 @@ class Stack:
         found = {name: a for name, a in more.items() if a is not None and name in f.Inputs._fields}
         return f.Inputs(x, params, **found)
 
-    def step(self, i: int, inputs: Inputs, x: Array, *, block: Any) -> tuple[Array, Any]:
-        """Layer i, with what it saves."""
-        y, kept = self.layers[i].forward(*self.given(i, inputs, x), block=block)
+    def step(self, i: int, inputs: Inputs, x: Array, *, block: Any, replay: Mapping[str, Any] | None = None
+             ) -> tuple[Array, Any]:
+        """Layer i, with what it saves; replay: what it is given instead, having been there before."""
+        y, kept = self.layers[i].forward(*self.given(i, inputs, x)._replace(**(replay or {})), block=block)
         if y.shape != x.shape:
             raise ShapeError(f"layer {i} makes {tuple(y.shape)} of x {tuple(x.shape)}: a stack needs equal shapes")
         return y, kept
@@ -204,7 +210,7 @@ class Stack:
         total = self.last_cost(given.params, given.x)
         for i, f in enumerate(self.layers):
             total += f.cost(self.given(i, given, given.x))
-        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds))
+        backward = Count(total.backward.macs, total.backward.exps, gradients_of(given, self.kinds, self.fixed))
         return Passes(total.forward, backward)
 
     def last_cost(self, params: Params, x: tuple[int, ...]) -> Passes:

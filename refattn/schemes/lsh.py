@@ -49,10 +49,10 @@ class LSH:
 
     chunk: slots of a chunk. before, after: chunks that a chunk sees around itself. wrap: what comes before the first chunk
     of a round: "none" nothing, "round" its last chunk, "rounds" the last chunk of the round before (of all rounds, for the
-    first); likewise after the last. factors: of a factorised hash, each even; None: one hash of 2w buckets. causal: by
-    position. within_bucket: a slot is seen only from its own bucket and round. self_score: the score of a token with itself,
-    so low that it is seen only if nothing else is; None: its product, as for any other. duplicates: see the equation.
-    normalise, eps: of keys. scale: None is 1/√d.
+    first); likewise after the last. factors: of a factorised hash, each even; None: one hash of 2w buckets; buckets that
+    are given need none. causal: by position. within_bucket: a slot is seen only from its own bucket and round. self_score:
+    the score of a token with itself, so low that it is seen only if nothing else is; None: its product, as for any other.
+    duplicates: see the equation. normalise, eps: of keys. scale: None is 1/√d.
 
     Raises OptionError, ShapeError, DtypeError or LibraryError for what it can't honour.
     """
@@ -124,9 +124,8 @@ class LSH:
 
     def check(self, inputs: Inputs) -> None:
         """Refuse inputs that do not fit together or that this configuration would ignore, showing them."""
-        shapes = {name: shape_of(getattr(inputs, name)) for name in ("qk", "v")}
-        found = sizes({"qk": "* n d", "v": "* n e"}, shapes)
-        qk, n, d = shapes["qk"], found["n"], found["d"]
+        qk, v = shape_of(inputs.qk), shape_of(inputs.v)
+        n, d = (sizes({"qk": "* n d", "v": "* n e"}, {"qk": qk, "v": v})[letter] for letter in "nd")
         if (inputs.rotations is None) == (inputs.buckets is None):
             there = "both are given" if inputs.buckets is not None else "neither is given"
             raise OptionError(f"rotations or buckets: {there}; give one of the two")
@@ -141,10 +140,7 @@ class LSH:
         broadcasts(name, given[:-need], qk[:-2], "leading axes of qk")
         if name == "rotations":
             widths(given[-1], self.factors)
-        elif self.factors is not None:
-            raise OptionError(f"factors={self.factors} with buckets given would be ignored: nothing is hashed")
-        for name in ("positions", "key_valid"):
-            x = getattr(inputs, name)
+        for name, x in (("positions", inputs.positions), ("key_valid", inputs.key_valid)):
             if x is not None and (not shape_of(x) or shape_of(x)[-1] != n):
                 raise ShapeError(f"{name} has shape {shape_of(x)}; its last axis is n and must be {n}")
             if x is not None:
@@ -325,8 +321,15 @@ class LSH:
         return chunks
 
     def _scale(self, like: Array) -> Any:
-        d = like.shape[-1]
-        return self.scale if self.scale is not None else inverse_root(like, d) if d else 1.0
+        return self.scale if self.scale is not None else inverse_root(like, like.shape[-1]) if like.shape[-1] else 1.0
+
+    def replay(self, given: Inputs, saved: Saved) -> Inputs:
+        """`given` for a second forward of almost the same tokens: its buckets are those of the first, not hashed anew."""
+        return given if saved.buckets is None else given._replace(rotations=None, buckets=saved.buckets)
+
+    def replay_shapes(self, shapes: Inputs) -> Inputs:
+        """The shapes of what ``replay`` gives."""
+        return shapes._replace(rotations=None, buckets=shapes.buckets or (*shapes.qk[:-2], _rounds(shapes), shapes.qk[-2]))
 
     @core
     def cost(self, shapes: Inputs, block: int | None = 256) -> Cost:
@@ -343,9 +346,8 @@ class LSH:
         hash_macs, tokens = 0 if shapes.rotations is None else hashed * d * shapes.rotations[-1], items * n
         forward = Count(pairs * (d + e) + hash_macs, pairs + tokens * rounds, tokens * (e + 3) + hashed)
         backward = Count(pairs * (3 * d + 2 * e), pairs, tokens * (d + e))
-        if self.causal or self.within_bucket or shapes.key_valid is not None:
-            return Cost(forward, backward, None, _peak(self, shapes, block))
-        useful = items * self._window.pairs(n, rounds) * (d + e) + hash_macs
+        hidden = self.causal or self.within_bucket or shapes.key_valid is not None
+        useful = None if hidden else items * self._window.pairs(n, rounds) * (d + e) + hash_macs
         return Cost(forward, backward, useful, _peak(self, shapes, block))
 
 
@@ -361,8 +363,7 @@ def _peak(scheme: LSH, shapes: LSH.Inputs, block: int | None) -> int:
     ``forward`` hashes all directions of all tokens, in every round.
     """
     (*lead, n, d), e = shapes.qk, shapes.v[-1]
-    c, seen = scheme.chunk, 1 + scheme.before + scheme.after
-    rounds = _rounds(shapes)
+    c, seen, rounds = scheme.chunk, 1 + scheme.before + scheme.after, _rounds(shapes)
     chunks = rounds * -(-n // c)
     slots, here = chunks * c, min(max(block // c, 1) if block else chunks, chunks) * c
     tokens = (n + 1) * (4 * d + 4 * e + 10 + (0 if shapes.key_valid is None else d + 2 * e)) + n * rounds * 6
@@ -370,8 +371,7 @@ def _peak(scheme: LSH, shapes: LSH.Inputs, block: int | None) -> int:
     tiles = 9 if scheme.duplicates == "counted" else 12
     of_block = here * (seen * c * tiles + (1 + seen) * (d + e) + rounds * 2 * (1 + seen) * (scheme.duplicates != "counted"))
     hashed = 0 if shapes.rotations is None else 4 * n * rounds * shapes.rotations[-1]
-    most: int = max(product(lead), 1) * (tokens + max(of_slots + of_block, hashed)) + 4 * chunks
-    return most
+    return int(max(product(lead), 1) * (tokens + max(of_slots + of_block, hashed)) + 4 * chunks)
 
 
 def _joined(x: Array, inputs: LSH.Inputs) -> Array:

@@ -72,13 +72,13 @@ def parameters(layer: Any, sizes: Mapping[str, int]) -> Any:
     return layer.init(sizes, _Shapes())
 
 
-def measure(layer: Any, sizes: Mapping[str, int], x: Shape, block: int | None = 256) -> Memory:
-    """Count a forward and a backward of x of this shape, `block` rows of queries at a time.
+def measure(layer: Any, sizes: Mapping[str, int], x: Shape, block: int | None = 256, **more: Any) -> Memory:
+    """Count a forward and a backward of x of this shape, `block` rows of queries at a time; more: shapes of other inputs.
 
     Micro-batches accumulate: each part goes backward before the next goes forward, and `kept` is then 0.
     """
     reading: Any = load("counting", block=block)
-    given = reading.shaped(layer.Inputs(x, parameters(layer, sizes)))
+    given = reading.shaped(layer.Inputs(x, parameters(layer, sizes), **more))
     kept = 0
     with reading.counted() as tally:
         if hasattr(layer, "accumulate"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laws.cases import ALL
-from refattn import Dense, Linear, Linformer, Local, Sparse, load, rng, tree
+from refattn import LSH, Dense, Linear, Linformer, Local, Sparse, load, rng, tree
 from refattn.catalogue import ROWS
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -290,10 +290,25 @@ DEEP = [  # several layers: a worst-case bound grows some fivefold with each, an
 ]
 SMOOTH = [(row, v) for row, v in ALL if "rotations" not in v.given]  # a hash of what a layer computes may turn on a rounding
 STACKS = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in SMOOTH]
+HASHED = [stacked(row, v, f"{row.name}-{row.variants.index(v)}-{v}") for row, v in ALL if "rotations" in v.given]
 ENDS = [[v for r, v in SMOOTH if r is row] for row in ROWS]
 FEW = [stacked(r, v, f"{r.name}-{v}") for r, vs in zip(ROWS, ENDS, strict=True) for v in (vs[0], *vs[1:][-1:])]  # for jax
-EACH = pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS], ids=str)
+
+
+def hashing(name, wrap, factors=None):
+    """A stack of hashed attention, inside what computes it twice."""
+    layer = wrap(Stack((Block(Attention(LSH(chunk=4, causal=True, factors=factors), 2), ChunkedFF(FeedForward(), 3)),) * 3))
+    row = tree.row(LSH.Inputs(None, None, rotations=short(i, "rotations", 2, 2, D // 2, 3)) for i in range(3))
+
+    def draw(seed):
+        return frozen(layer.Inputs(short(seed, "x", 2, 9, D), drawn(layer, {"d": D, "f": F}, seed), others=row))
+
+    return Case(name, layer, draw)
+
+
+TWICE = [hashing("reversible-hashed", Reversible), hashing("checkpoint-hashed", lambda stack: Checkpoint(stack, 2), (2, 4))]
+EACH = pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *STACKS, *HASHED, *TWICE], ids=str)
 ONE = pytest.mark.parametrize("case_", [*SINGLE, *DEEP], ids=str)
 SHALLOW = pytest.mark.parametrize("case_", SINGLE, ids=str)
-TWO = pytest.mark.parametrize("case_", STACKS, ids=str)
+TWO = pytest.mark.parametrize("case_", [*STACKS, *HASHED], ids=str)
 SEVERAL = pytest.mark.parametrize("case_", [*DEEP, *STACKS], ids=str)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from laws import plain
-from refattn import Dense, DtypeError, LibraryError, OptionError, ShapeError, load, rng, tree
+from refattn import LSH, Dense, DtypeError, LibraryError, OptionError, ShapeError, load, rng, tree
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
 from refattn.layers.embedding import Embedding
@@ -199,6 +199,8 @@ TURNED = Attention(Dense(), 2, rotary=Rope("halves"))
     (OptionError, lambda: ATTENTION.forward(x(2, 3, D), P, others=P), r"others is a Params: give an Inputs of Dense"),
     (OptionError, lambda: ATTENTION.forward(x(2, 3, D), P._replace(scheme=learned(sink=x(2))), others=learned(sink=x(2))),
      r"sink in params.scheme and in others"),
+    (OptionError, lambda: (c := Attention(LSH(), 2, bias=False)).forward(
+        x(2, 3, D), c.init({"d": D}, rng.Source(0), LSH.Inputs(None, None, x(1, 3, 2)))), "rotations, which can't"),
     (DtypeError, lambda: ATTENTION.forward(x(2, 3, D), P, others=learned(mask=x(3, 3))), r"others.mask has dtype float64"),
     (DtypeError, lambda: ATTENTION.forward(x(2, 3, D).astype("float32"), P), r"mixed float dtypes .*params.w_q: float64"),
     (LibraryError, lambda: ATTENTION.forward([1.0], P), r"x is a list"),

@@ -34,7 +34,6 @@ CALLS = [
     (LSH(), {"buckets": B * 1.0}, DtypeError, "buckets has dtype float64"),
     (LSH(), {"rotations": R[:, :3]}, ShapeError, r"rotations has shape \(2, 3, 3\), .*d=4"),
     (LSH(factors=(4, 4)), {"rotations": R}, OptionError, r"factors=\(4, 4\) need 4 columns of rotations, but there are 3"),
-    (LSH(factors=(4, 2)), {"buckets": B}, OptionError, "with buckets given would be ignored"),
     (LSH(), {"buckets": B, "positions": np.arange(8)}, OptionError, "positions without causal=True"),
     (LSH(causal=True), {"buckets": B, "positions": np.arange(7)}, ShapeError, "positions has shape .* must be 8"),
     (LSH(), {"buckets": B, "key_valid": np.ones((3, 8), bool)}, ShapeError, "key_valid"),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from layout import ROOT
 from refattn import Dense, OptionError
 from refattn.layers.attention import Attention
 from refattn.layers.block import Block
@@ -40,3 +45,15 @@ def test_what_is_kept_is_what_is_stated():
     assert plain.kept < everything(stack, BERT, X)
     parts = measure(MicroBatches(stack, 2), BERT, (2, 512, 768))
     assert (parts.kept, parts.macs) == (0, 2 * plain.macs)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
+@pytest.mark.parametrize(("limit", "code"), [("6", 0), ("0.01", 1)])
+def test_the_long_run_goes_both_ways_and_holds_its_limit(limit, code):
+    small = ("--n", "640", "--layers", "2", "--width", "64", "--hidden", "96", "--rows", "200", "--limit", limit)
+    done = subprocess.run([sys.executable, str(ROOT / "benchmarks" / "long.py"), *small], capture_output=True, text=True,
+                          cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["n", "inputs", "forward", "backward", "peak"]
+    assert ("over" in lines[-1]) == bool(code)
