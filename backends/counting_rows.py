@@ -41,6 +41,10 @@ def row_sums(p: Counted, v: Counted, rows: Any) -> Counted:
     return _made(p.reading, "macs", (*lead, rows.n, e), gathered, terms, terms)
 
 
+def pair_counts(like: Counted, patterns: Any, n: int, m: int, offset: int) -> Counted:
+    return _moved(like, (len(patterns), n, m))
+
+
 def _folded(count: str) -> Callable[[Counted, Any], Counted]:
     return lambda x, rows: _made(x.reading, count, (*x.shape[:-1], rows.n, 1), x.size, x.size, x.size)
 
@@ -51,6 +55,7 @@ def _moved(x: Counted, shape: Shape) -> Counted:
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
+    "pair_counts": pair_counts,
     "row_scores": row_scores,
     "row_sums": row_sums,
     "row_sum": _folded("flops"),

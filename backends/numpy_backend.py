@@ -10,7 +10,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import buckets_engine, by_head, linear_engine, rows_engine, tile_engine
+from refattn.backends import buckets_engine, by_head, by_item, linear_engine, rows_engine, tile_engine
 from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
 from refattn.backends.rows_engine import RowsEngine
@@ -56,8 +56,9 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
         out = NotImplemented if tiled is None else tiled.attend_rows_vjp(*args, **options)
         return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
 
+    items = {"attend_counts": by_item.attend_counts, "attend_counts_vjp": by_item.attend_counts_vjp}
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
-    return {**WORDS, **rows.kernels(), **buckets.kernels(), "prefix_mix": mixer.prefix_mix, **mine}
+    return {**WORDS, **rows.kernels(), **buckets.kernels(), "prefix_mix": mixer.prefix_mix, **items, **mine}
 
 
 @dataclass(frozen=True)

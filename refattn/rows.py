@@ -309,6 +309,18 @@ def rectangle(x: Array, rows: Rows, at: slice, shape: tuple[int, int]) -> Array:
     return xp.reshape(xp.take(x, rows.index("entry", x, at), axis=-1), (*x.shape[:-1], *shape))
 
 
+def select(ok: Array | None, rows: Rows, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+    """Queries that see nothing and keys that nobody sees are set to 0: 0·NaN must not reach the others. What has no entry
+    is never read.
+    """
+    if ok is None:
+        return q, k, v
+    xp = of(q, k, v).xp
+    some = xp.astype(ok, q.dtype)
+    looks, seen = row_sum(some, rows) > 0.0, row_sum(turn(some, rows), rows.T) > 0.0
+    return xp.where(looks, q, 0.0), xp.where(seen, k, 0.0), xp.where(seen, v, 0.0)
+
+
 def _by_row(x: Array, rows: Rows, one: Callable[[slice, tuple[int, int]], Array], blank: Array) -> Array:
     """`one` of a few rows of one slab at a time, put into the order of queries; `blank` where a query has no entry."""
     lead = product(blank.shape[:-2])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from refattn import rng
 from refattn.catalogue.base import ODD, SQUARE, Row, Stated, Variant, softmax_sizes
 from refattn.catalogue.dense import draw_dense
-from refattn.patterns import Blocks, Global, Heads, Local, Self
+from refattn.patterns import Blocks, Causal, Global, Heads, Local, Self
 from refattn.schemes.sparse import Sparse
 
 
@@ -14,8 +15,10 @@ def draw_sparse(variant: Variant, seed: int) -> Any:
     """As ``draw_dense``; as many heads as the pattern has, on two key heads, where they are no size of the variant."""
     b, n, m, d, e = (variant.sizes[a] for a in "bnmde")
     h, g = (variant.sizes["h"], variant.sizes["g"]) if "h" in variant.sizes else (len(variant.scheme.pattern.patterns), 2)
-    whole = draw_dense(Variant(variant.scheme, softmax_sizes(b, h, g, n, m, d, e), variant.given), seed)
-    return Sparse.Inputs(**{name: getattr(whole, name) for name in ("q", "k", "v", *variant.given)})
+    others = tuple(name for name in variant.given if name != "is_global")
+    whole = draw_dense(Variant(variant.scheme, softmax_sizes(b, h, g, n, m, d, e), others), seed)
+    drawn = {**whole._asdict(), "is_global": rng.stream(seed, "sparse", "is_global").random((b, m)) < 0.25}
+    return Sparse.Inputs(**{name: drawn[name] for name in ("q", "k", "v", *variant.given)})
 
 
 SEVERAL = Heads((Local(2, 0), Local(1, 1) & ~Self(), Local(2, 0), Global(first=2, rows=False)))
@@ -32,6 +35,9 @@ SPARSE = Row(
         Variant(Sparse(Blocks(3, back=1)), SQUARE, ("segment_ids", "key_valid")),
         Variant(Sparse(Local(2, 2, dilation=2) + Self(), align="top_left"), ODD,
                 ("mask", "segment_ids", "kv_segment_ids")),
+        Variant(Sparse(Local(1, 1)), SQUARE, ("is_global",)),
+        Variant(Sparse(Local(2, 0) + Self(), align="bottom_right", within=Causal()), ODD, ("is_global", "mask")),
+        Variant(Sparse(SEVERAL, align="top_left"), {"b": 2, "n": 9, "m": 7, "d": 5, "e": 4}, ("is_global", "key_valid")),
     ),
     draw=draw_sparse,
     tags=frozenset({"approximates(dense)", "exact", "rows_sum_to_one"}),

@@ -39,7 +39,7 @@ def attend(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None,
 def _rows(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Array | None, scores: Scores,
           at: slice, keep_rate: float | None) -> tuple[Array, Array]:
     xp = of(q, k, v).xp
-    q, k, v = _select(see, q, k, v)
+    q, k, v = select(see, q, k, v)
     s, _ = scores.rows(xp.matmul(q, xp.matrix_transpose(k)), at)
     c = row_max(s, see, sink)
     e = weights(s, see, c)
@@ -82,7 +82,7 @@ def _rows_vjp(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | No
               at: slice, o: Array, lse: Array, do: Array, dlse: Array | None, keep_rate: float | None) -> tuple[Array, ...]:
     xp = of(q, k, v, do).xp
     none = lse == -math.inf
-    q, k, v = _select(see, q, k, v)
+    q, k, v = select(see, q, k, v)
     o, do = xp.where(none, 0.0, o), xp.where(none, 0.0, do)
     lse = xp.where(none, 0.0, lse)
     s, bent = scores.rows(xp.matmul(q, xp.matrix_transpose(k)), at)
@@ -98,7 +98,7 @@ def _rows_vjp(q: Array, k: Array, v: Array, sink: Array | None, keep: Array | No
     return (xp.matmul(dqk, k), xp.matmul(xp.matrix_transpose(dqk), q), dv if keep is None else dv / keep_rate, dbias, dsink)
 
 
-def _select(see: Array | None, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+def select(see: Array | None, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     """Queries that see nothing, and keys that no query of the block sees, are set to 0: 0·NaN must not reach the others."""
     if see is None:
         return q, k, v

@@ -134,9 +134,9 @@ def check_inputs(inputs: Any, causal: bool, align: str | None) -> None:
 
 
 def _check_shapes(inputs: Any, q: Shape, n: int, m: int) -> None:
-    per_item = {"segment_ids": n, "kv_segment_ids": m, "key_valid": m, "q_positions": n, "k_positions": m}
+    per_item = {"segment_ids": n, "kv_segment_ids": m, "key_valid": m, "is_global": m, "q_positions": n, "k_positions": m}
     for name, size in per_item.items():
-        x = getattr(inputs, name, None)  # Sparse has no positions
+        x = getattr(inputs, name, None)  # each scheme has some of them
         if x is None:
             continue
         shape = shape_of(x)

@@ -197,7 +197,7 @@ EDGES = [
           "    o, do = xp.where(none, 0.0, o), xp.where(none, 0.0, do)\n", ""),
     Fault("test_edges.py::test_poison_in_slots_that_nobody_sees_changes_nothing",
           "0 times NaN in a product", ATTEND,
-          "    q, k, v = _select(see, q, k, v)\n    s, _", "    s, _"),
+          "    q, k, v = select(see, q, k, v)\n    s, _", "    s, _"),
     Fault("test_edges.py::test_some_slots_are_seen_by_nobody",
           "an instrument that sees everything", "tests/laws/seen.py",
           "definition(*probe)[0] > 0.0", "definition(*probe)[0] >= 0.0"),
@@ -215,7 +215,7 @@ EDGES = [
           "        return x.astype(like.dtype, copy=False)"),
     Fault("test_layouts.py::test_nothing_that_is_given_is_written_and_results_are_new_memory",
           "cotangents are scaled where they lie", ATTEND,
-          "    q, k, v = _select(see, q, k, v)\n    o, do", "    q, k, v = _select(see, q, k, v)\n    do *= 1.0\n    o, do"),
+          "    q, k, v = select(see, q, k, v)\n    o, do", "    q, k, v = select(see, q, k, v)\n    do *= 1.0\n    o, do"),
 ]
 BITS = [
     Fault("test_dtypes.py::test_dtypes_of_outputs_gradients_and_statistics",

@@ -49,10 +49,55 @@ def attend_rows_vjp(q, k, v, ok, rows, lse, do, D, *, scale, added=True, counted
     return dq, dk, dv
 
 
-RIGHT = {"attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
+def _heads(q, k, v, pairs, own, hidden):
+    """(head, its keys and values, its counts (n, m)), for every head; own=False gives all items the members of the first."""
+    n, m, lead = q.shape[-2], k.shape[-2], q.shape[:-2]
+    members = np.broadcast_to(pairs.members[1], (*lead, 1, m))
+    see = pairs.see.rows(slice(0, n)) if hidden else None
+    see = np.broadcast_to(True if see is None else see, (*lead, n, m))
+    k, v = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (k, v))
+    for at in np.ndindex(*lead):
+        each = pairs.lists(tuple(np.flatnonzero(members[at if own else (0,) * len(at)]).tolist()))
+        rows = each[np.ravel_multi_index(at[-2:], lead[-2:]) if len(each) > 1 else 0]
+        count = np.zeros((n, m))
+        count[rows.row, rows.col] = rows.count
+        count *= see[at]
+        seen = count.any(axis=0)[:, None]
+        yield at, np.where(count.any(axis=1)[:, None], q[at], 0.0), *(np.where(seen, x[at], 0.0) for x in (k, v)), count
+
+
+def attend_counts(q, k, v, pairs, *, scale, block, own=True, hidden=True):
+    """Mistakes: own=False as above, hidden=False shows members what padding and masks hide."""
+    o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.full((*q.shape[:-1], 1), -np.inf)
+    for at, a, b, c, count in _heads(q, k, v, pairs, own, hidden):
+        s = np.where(count > 0, a @ b.T * scale, -np.inf)
+        top = np.max(s, axis=-1, keepdims=True, initial=-1e300)
+        e = count * np.exp(s - top)
+        z = e.sum(axis=-1, keepdims=True)
+        some = z[:, 0] > 0
+        o[at][some], lse[at][some] = (e @ c)[some] / z[some], (top + np.log(np.where(z > 0, z, 1)))[some]
+    return o, lse
+
+
+def attend_counts_vjp(q, k, v, pairs, lse, do, D, *, scale, block, own=True, hidden=True):
+    """dk and dv for every head of q; mistakes as above."""
+    dq, dk, dv = (np.zeros((*q.shape[:-2], *x.shape[-2:])) for x in (q, k, v))
+    for at, a, b, c, count in _heads(q, k, v, pairs, own, hidden):
+        p = count * np.exp(np.where(count > 0, a @ b.T * scale - lse[at], -np.inf))
+        ds = p * (do[at] @ c.T - D[at]) * scale
+        dq[at], dk[at], dv[at] = ds @ b, ds.T @ a, p.T @ do[at]
+    return dq, dk, dv
+
+
+RIGHT = {"attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp, "attend_counts": attend_counts,
+         "attend_counts_vjp": attend_counts_vjp}
 WRONG = {
     "counts are forgotten": ("attend_rows", functools.partial(attend_rows, counted=False)),
     "the last entry of a query is dropped": ("attend_rows", functools.partial(attend_rows, last=False)),
     "gradients of a key are not added up": ("attend_rows_vjp", functools.partial(attend_rows_vjp, added=False)),
     "counts are forgotten in the backward": ("attend_rows_vjp", functools.partial(attend_rows_vjp, counted=False)),
+    "every item has the members of the first": ("attend_counts", functools.partial(attend_counts, own=False)),
+    "members see what is hidden": ("attend_counts", functools.partial(attend_counts, hidden=False)),
+    "every item has the members of the first, backward": (
+        "attend_counts_vjp", functools.partial(attend_counts_vjp, own=False)),
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from laws.stand_in import computing_in
 from refattn import backend as backends
+from refattn.backends.numpy_backend import WORDS
 
 
 class Spy:
@@ -36,5 +37,5 @@ def spying():
     """Inside it NumPy arrays compute in a counting namespace, which is handed out."""
     numpy = backends.load("numpy")
     spy = Spy(numpy.xp)
-    with computing_in(replace(numpy, xp=spy)):
+    with computing_in(replace(numpy, xp=spy, kernels=WORDS)):  # what kernels do passes it by
         yield spy

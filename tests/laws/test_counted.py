@@ -186,7 +186,7 @@ def test_useful_macs_count_visible_pairs(row, variant):
             scheme, given = resized(row, variant, n=n, m=m, d=3, e=2)
             useful = scheme.cost(given).useful_macs
             if useful is None:
-                assert set(variant.given) & {"mask", "segment_ids", "key_valid", "q_positions"}
+                assert set(variant.given) & {"mask", "segment_ids", "key_valid", "q_positions", "is_global"}
                 continue
             drawn = row.draw(replace(variant, sizes={**variant.sizes, "n": n, "m": m, "d": 3, "e": 2}), 1)
             assert useful == pairs(scheme, drawn).sum() * (3 + 2)

@@ -33,6 +33,7 @@ class SparseStaged(Staged):
         start = m - n if self.option("align") == "bottom_right" else 0
         pattern = self.scheme.pattern
         found = pattern.dense(n, m, start)
+        found = found if self.scheme.within is None else found * (self.scheme.within.dense(n, m, start) > 0)
         return found[None] if isinstance(pattern, Heads) else found[None, None]
 
     def shown(self) -> Any:
