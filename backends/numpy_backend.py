@@ -56,7 +56,8 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
         out = NotImplemented if tiled is None else tiled.attend_rows_vjp(*args, **options)
         return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
 
-    items = {"attend_counts": by_item.attend_counts, "attend_counts_vjp": by_item.attend_counts_vjp}
+    items: dict[str, Callable[..., Any]] = {"attend_counts": by_item.attend_counts}
+    items["attend_counts_vjp"] = by_item.attend_counts_vjp
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
     return {**WORDS, **rows.kernels(), **buckets.kernels(), "prefix_mix": mixer.prefix_mix, **items, **mine}
 

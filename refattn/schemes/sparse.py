@@ -4,7 +4,7 @@
     p_ij = c_ij see_ij exp(s_ij) / z_i,     z_i = Σ_j c_ij see_ij exp(s_ij),     o_i = Σ_j p_ij v_j,     lse_i = log z_i
     c_ij = pattern.count(i + offset, j, m) ∈ {0, 1, 2, …};       a query that sees nothing: o_i = 0, lse_i = −∞, no gradient.
     see_ij = mask_ij ∧ [segment_i = kv_segment_j] ∧ key_valid_j  (those that are given)
-    with is_global: c_ij = max(pattern, [is_global_(i + offset) ∨ is_global_j]);      with within: c_ij = 0 where that sees nothing.
+    with is_global: c_ij = max(pattern, [is_global_(i + offset) ∨ is_global_j]);     with within: c_ij = 0 outside of it.
 
 q: (..., H, n, d)   k: (..., H_kv, m, d)   v: (..., H_kv, m, e)   o: (..., H, n, e)   lse: (..., H, n)
 Child et al. (arXiv:1904.10509), eq. 2–3, for sets. Departures: counts, which make a set a multiset and occur in BigBird

@@ -1,4 +1,4 @@
-"""Members of each item: as a pattern with them among its global positions, linear work on NumPy, block by block elsewhere."""
+"""Members of each item: as a pattern with them among its global positions, linear work on NumPy, by blocks elsewhere."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_means_nothing_is_refused() -> None:
     q, k, v = draw(9, 7)
     with pytest.raises(OptionError, match="within='causal' is no pattern"):
         Sparse(Local(1, 0), within="causal")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="within=Heads.* is no pattern: give one for all heads"):
+    with pytest.raises(OptionError, match=r"within=Heads.* is no pattern: give one for all heads"):
         Sparse(Local(1, 0), within=Heads((Causal(),)))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"is_global has shape \(2, 9\); its last axis is m \(keys\) and must be 7"):
         Sparse(Local(1, 0), align="top_left").forward(q, k, v, is_global=flags(9))
