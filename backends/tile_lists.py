@@ -51,13 +51,24 @@ class Tiles(NamedTuple):
 
     def seen(self, m: int, see: Array) -> Array:
         """(m,) True for the keys that some query sees, also through the further mask `see` (n, m) if that has rows."""
+        if not len(see):
+            return self._shown(m)
         out = np.zeros(m, dtype=bool)
         for tile, (q0, q1, k0, k1, _) in enumerate(self.at):
-            mask = self.mask(tile)
-            if len(see):
-                further = see[q0:q1, k0:k1] != 0
-                mask = further if mask is None else mask & further
-            out[k0:k1] |= True if mask is None else mask.any(axis=0)
+            mask, further = self.mask(tile), see[q0:q1, k0:k1] != 0
+            out[k0:k1] |= (further if mask is None else mask & further).any(axis=0)
+        return out
+
+    def _shown(self, m: int) -> Array:
+        """The same without a further mask: equal masks are looked at once."""
+        full = self.at[self.at[:, 4] == FULL]
+        turns = np.bincount(full[:, 2], minlength=m + 1) - np.bincount(full[:, 3], minlength=m + 1)
+        out, masks = np.cumsum(turns)[:m] > 0, dict[int, Array]()
+        for tile in np.flatnonzero(self.at[:, 4] != FULL).tolist():
+            k0, k1, number = self.at[tile, 2:].tolist()
+            if number not in masks:
+                masks[number] = np.any(self.mask(tile), axis=0)
+            out[k0:k1] |= masks[number]
         return out
 
     def looking(self, n: int) -> Array:

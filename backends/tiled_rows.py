@@ -6,7 +6,6 @@ but works key by key. Which of them is cheaper is estimated from some blocks of 
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from dataclasses import dataclass
@@ -64,7 +63,10 @@ class TiledRows:
             and q.dtype.name in ("float32", "float64")
             and apart(q, k, v, 0)
         )
-        return _made(rows, self) if takes else None
+        if takes and self not in rows.made:
+            height = self.height(rows)
+            rows.made[self] = None if height is None else tile_lists.tiles(rows.rectangles(0, rows.n, height))
+        return rows.made[self] if takes else None
 
     def height(self, rows: Any) -> int | None:
         """The height at which tiles cost least, None if they cost more than entries."""
@@ -91,9 +93,3 @@ class TiledRows:
             if cost > enough:
                 return math.inf
         return cost
-
-
-@functools.lru_cache(32)
-def _made(rows: Any, how: TiledRows) -> Tiles | None:
-    height = how.height(rows)
-    return None if height is None else tile_lists.tiles(rows.rectangles(0, rows.n, height))

@@ -46,6 +46,7 @@ class Rows:
     col (nnz,) and count (nnz,), which is None unless `multiple`: then some entry may count more than once.
     rectangles(first, size, height), if known, gives the pairs of the queries first … first + size − 1, counted from `first`,
     as (q0, q1, k0, k1, seen) with at most `height` queries, seen None if all are; a pair that counts c times lies in c.
+    made: what a backend has made of the entries, kept as long as they are.
     """
 
     n: int
@@ -54,6 +55,7 @@ class Rows:
     build: Callable[[], Lists] = field(repr=False)
     multiple: bool = False
     rectangles: Callable[[int, int, int], Iterable[Any]] | None = field(default=None, repr=False)
+    made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     _moved: dict[tuple[str, str, str], Array] = field(default_factory=dict, init=False, repr=False)
     _met: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -180,10 +182,10 @@ class Rows:
 
 
 class _Made:
-    """The rows that were asked for last, as long as they have no more than so many entries together."""
+    """The rows that were asked for last, at most `rows`, as long as no more than `entries` have been listed together."""
 
-    def __init__(self, entries: int) -> None:
-        self.entries, self.lock = entries, threading.Lock()
+    def __init__(self, entries: int, rows: int) -> None:
+        self.entries, self.most, self.lock = entries, rows, threading.Lock()
         self.rows: OrderedDict[Any, Rows] = OrderedDict()
 
     def get(self, pattern: Any, n: int, m: int, offset: int) -> Rows:
@@ -194,10 +196,15 @@ class _Made:
                 nnz, multiple = pattern.nnz(n, m, offset), pattern.most > 1
                 self.rows[key] = found = Rows(n, m, nnz, lambda: pattern.entries(n, m, offset), multiple, _rectangles(*key))
             self.rows.move_to_end(key)
-            kept = sum(r.nnz for r in self.rows.values())
-            while kept > self.entries and len(self.rows) > 1:
-                kept -= self.rows.popitem(last=False)[1].nnz
+            kept = sum(_listed(r) for r in self.rows.values())
+            while (kept > self.entries or len(self.rows) > self.most) and len(self.rows) > 1:
+                kept -= _listed(self.rows.popitem(last=False)[1])
         return found
+
+
+def _listed(rows: Rows) -> int:
+    """Entries that are held in memory: backends that work on rectangles never ask for any."""
+    return rows.nnz if "lists" in vars(rows) else 0
 
 
 def _rectangles(pattern: Any, n: int, m: int, offset: int) -> Callable[[int, int, int], Iterable[Any]] | None:
@@ -206,7 +213,7 @@ def _rectangles(pattern: Any, n: int, m: int, offset: int) -> Callable[[int, int
     return None if cut is None else lambda first, size, height: cut(size, m, offset + first, height)
 
 
-_MADE = _Made(2**24)
+_MADE = _Made(2**24, 256)
 
 
 def rows_of(pattern: Any, n: int, m: int, offset: int = 0) -> Rows:

@@ -273,16 +273,20 @@ def test_lists_that_are_not_what_was_announced_are_refused() -> None:
 
 
 def test_rows_are_kept_and_the_oldest_are_forgotten() -> None:
-    kept = rows._Made(entries=30)
+    kept = rows._Made(entries=30, rows=3)
     first = kept.get(Band(1), 9, 9, 0)
     assert kept.get(Band(1), 9, 9, 0) is first
-    assert kept.get(Band(1), 9, 9, 1) is not first
-    kept.get(Band(1), 9, 9, 0)
-    kept.get(Band(0), 8, 8, 0)
-    assert list(kept.rows) == [(Band(1), 9, 9, 0), (Band(0), 8, 8, 0)]
+    second = kept.get(Band(1), 9, 9, 1)
+    assert second is not first
     huge = kept.get(Band(100), 1000, 1000, 0)
-    assert list(kept.rows.values()) == [huge]
+    kept.get(Band(1), 9, 9, 0)
+    assert list(kept.rows.values()) == [second, huge, first], "what nobody has listed takes no room"
     assert "lists" not in vars(huge)
+    fourth = kept.get(Band(0), 8, 8, 0)
+    assert list(kept.rows.values()) == [huge, first, fourth], "three at most"
+    assert huge.lists is huge.lists
+    assert kept.get(Band(0), 8, 8, 0) is fourth
+    assert list(kept.rows.values()) == [first, fourth], "the oldest goes until the lists are few"
 
 
 def test_every_word_can_be_replaced() -> None:

@@ -303,7 +303,7 @@ class _Part(NamedTuple):
 
     def mine(self, x: Array) -> Array:
         """These heads of something (..., H, n, e) or (..., H, n), which has the axes of q or one less."""
-        return x if self.at is None else of(x).xp.take(x, index(x, self.at), axis=self.inputs.q.ndim - x.ndim - 3)
+        return x if self.at is None else _some(x, self.at, self.inputs.q.ndim - x.ndim - 3)
 
 
 def _pulled(inputs: Sparse.Inputs, heads: HeadMap, o: Array, lse: Array, do: Array, dlse: Array | None) -> tuple[Array, ...]:
@@ -317,12 +317,17 @@ def _pulled(inputs: Sparse.Inputs, heads: HeadMap, o: Array, lse: Array, do: Arr
     return q, k, v, lse, ct, D if dlse is None else D - xp.where(none, 0.0, heads.split(dlse[..., None]))
 
 
+def _some(x: Array, at: tuple[int, ...], axis: int) -> Array:
+    """Some of x along an axis; one alone is no copy."""
+    if len(at) == 1:
+        return x[(..., slice(at[0], at[0] + 1), *(slice(None),) * (-1 - axis))]
+    return of(x).xp.take(x, index(x, at), axis=axis)
+
+
 def _part(inputs: Sparse.Inputs, rows: Rows, heads: HeadMap, at: tuple[int, ...]) -> _Part:
-    """The heads `at` with a copy of the keys of each."""
-    xp = of(inputs.q).xp
+    """The heads `at` with the keys of each."""
     reads = [h % heads.kv if heads.tiled else h // heads.group for h in at] if heads.kv else []
-    q = xp.take(inputs.q, index(inputs.q, at), axis=-3)
-    k, v = (xp.take(x, index(x, reads), axis=-3) for x in (inputs.k, inputs.v))
+    q, k, v = _some(inputs.q, at, -3), *(_some(x, tuple(reads), -3) for x in (inputs.k, inputs.v))
     return _Part(inputs._replace(q=q, k=k, v=v), rows, HeadMap(len(at), 1, False), at)
 
 

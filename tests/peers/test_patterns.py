@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 Array = Any
 B, H, D, E = 2, 4, 6, 4
 EXAMPLES = [parse(text, constructors()) for named in NAMED.values() for text in named.examples]
-SETS = [p for p in EXAMPLES if isinstance(p, Pattern) and p.most == 1]
+SETS = [p for p in dict.fromkeys(EXAMPLES) if isinstance(p, Pattern) and p.most == 1]
 
 
 def draw(n: int, e: int = E, dtype: str = "float64") -> list[Array]:

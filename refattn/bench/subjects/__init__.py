@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from refattn.bench.subject import Subject
-from refattn.bench.subjects import dense, linformer
+from refattn.bench.subjects import dense, linformer, sparse
 
-FAMILIES = (dense, linformer)
+FAMILIES = (dense, sparse, linformer)
 SUBJECTS: dict[str, Subject] = {subject.name: subject for family in FAMILIES for subject in family.SUBJECTS}
 """By name."""
