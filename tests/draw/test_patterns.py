@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refattn.catalogue import constructors
 from refattn.draw import as_text, panels, save
 from refattn.errors import OptionError, ShapeError
+from refattn.expression import parse
 from refattn.patterns import All, Alternate, Causal, Heads, Local, Self, reach
 from refattn.patterns.named import NAMED, BlockBERT, SparseTransformer
 from refattn.schemes.dense import Dense
@@ -92,3 +94,26 @@ def test_panels_stand_side_by_side_and_cells_have_their_colors(tmp_path: Path, v
         x = place[0] + (np.arange(n) + 0.5) * (place[-1] + 1 - place[0]) / n
         at = np.ix_(y.astype(int), x.astype(int))
         np.testing.assert_array_equal(once[at] + 2 * twice[at], panel.counts)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("Causal() & ~Self()", {1: [], 2: [1], 3: [1, 2]}),
+        ("SparseTransformer.strided(3, 'survey', 'first')", {1: [], 12: [9, 10, 11]}),
+        ("SparseTransformer.strided(3, 'survey', 'second')", {4: [], 12: [4, 8]}),
+        ("SparseTransformer.fixed(3, convention='survey', part='first')", {3: [1, 2], 4: [3], 12: [9, 10, 11]}),
+        ("SparseTransformer.fixed(3, convention='survey', part='second')", {3: [], 4: [3], 12: [3, 6, 9]}),
+        ("BlockBERT.every_shift(3, 3).at(0)", {1: [5, 6, 7, 8], 5: [9, 10, 11, 12], 9: [1, 2, 3, 4]}),
+        ("Longformer.sliding(3, 'survey')", {1: [], 12: [9, 10, 11]}),
+        ("Longformer.with_global(3, (4, 6), 'survey')", {5: [1, 2, 3, 4], 12: [5, 7, 9, 10, 11]}),
+        ("LocalBlocks.own(3)", {4: [4], 5: [4, 5], 6: [4, 5, 6]}),
+    ],
+)
+def test_the_figures_of_the_survey(text: str, rows: dict[int, list[int]]) -> None:
+    """For n = 12, rows and columns counted from 1 as there; the drawings of blocks alone have the query among its keys."""
+    name, _, head = text.partition(".at(")
+    pattern = parse(name, constructors())
+    lines = as_text(pattern.at(int(head[:-1])) if head else pattern, 12).split("\n")
+    drawn = {at: line.split()[-12:] for at, line in enumerate(lines[1:13], start=1)}
+    assert {at: [j for j, cell in enumerate(drawn[at], start=1) if cell == "■"] for at in rows} == rows
