@@ -13,6 +13,7 @@ import numpy as np
 from refattn.backends import buckets_engine, by_head, by_item, linear_engine, rows_engine, tile_engine
 from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
+from refattn.backends.mixed_rows import MixedRows
 from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.backends.tiled_rows import TiledRows
@@ -33,7 +34,7 @@ ENGINE, ROWS, TILED, MIXER, BUCKETS = Engine(), RowsEngine(), TiledRows(), Mixer
 def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED,
             mixer: Mixer = MIXER, buckets: BucketsEngine = BUCKETS) -> dict[str, Callable[..., Any]]:
     """The overrides, by the names of the generic texts. What the tile engine leaves, heads of `pairs` pairs, goes by head;
-    rows go by tiles if these are cheaper, by lists otherwise.
+    rows go by tiles, by lists or by both, whatever costs least.
     """
 
     def attend(q: Any, k: Any, v: Any, *others: Any, **options: Any) -> Any:
@@ -48,13 +49,15 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
             return by_head.attend_vjp(text("attend_vjp"), q, k, v, *others, **options)
         return out
 
+    several = (rows,) if tiled is None else (MixedRows(tiled, rows), tiled, rows)
+
     def attend_rows(*args: Any, **options: Any) -> Any:
-        out = NotImplemented if tiled is None else tiled.attend_rows(*args, **options)
-        return rows.attend_rows(*args, **options) if out is NotImplemented else out
+        outs = (engine.attend_rows(*args, **options) for engine in several)
+        return next((out for out in outs if out is not NotImplemented), NotImplemented)
 
     def attend_rows_vjp(*args: Any, **options: Any) -> Any:
-        out = NotImplemented if tiled is None else tiled.attend_rows_vjp(*args, **options)
-        return rows.attend_rows_vjp(*args, **options) if out is NotImplemented else out
+        outs = (engine.attend_rows_vjp(*args, **options) for engine in several)
+        return next((out for out in outs if out is not NotImplemented), NotImplemented)
 
     items: dict[str, Callable[..., Any]] = {"attend_counts": by_item.attend_counts}
     items["attend_counts_vjp"] = by_item.attend_counts_vjp

@@ -48,13 +48,18 @@ class TiledRows:
         tiles = self._tiles(q, k, v, ok, rows)
         if tiles is None:
             return NotImplemented
+        return self.backward(tiles, q, k, v, lse, do, D, scale)
+
+    def backward(self, tiles: Tiles, q: Array, k: Array, v: Array, lse: Array, do: Array, D: Array, scale: Any
+                 ) -> tuple[Array, Array, Array]:
+        """The same by tiles that are given."""
         if not np.isfinite(q).all():
             q = np.where(tiles.looking(q.shape[-2])[:, None], q, q.dtype.type(0))
         return self.engine.backward(Heads(q, k, v, None, tiles), scale, lse[..., 0], do, D[..., 0])
 
-    def _tiles(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any) -> Tiles | None:
-        """The tiles of these rows; None if lists are cheaper, or if the engine can't take the call."""
-        takes = (
+    def takes(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any) -> bool:
+        """Whether the engine can take the call."""
+        return (
             os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
             and ok is None
             and rows.rectangles is not None
@@ -63,18 +68,24 @@ class TiledRows:
             and q.dtype.name in ("float32", "float64")
             and apart(q, k, v, 0)
         )
-        if takes and self not in rows.made:
+
+    def _tiles(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any) -> Tiles | None:
+        """The tiles of these rows; None if lists are cheaper, or if the engine can't take the call."""
+        if not self.takes(q, k, v, ok, rows):
+            return None
+        if self not in rows.made:
             height = self.height(rows)
             rows.made[self] = None if height is None else tile_lists.tiles(rows.rectangles(0, rows.n, height))
-        return rows.made[self] if takes else None
+        found: Tiles | None = rows.made[self]
+        return found
 
     def height(self, rows: Any) -> int | None:
         """The height at which tiles cost least, None if they cost more than entries."""
-        costs = {height: self._cost(rows, height) for height in self.heights}
+        costs = {height: self.cost(rows, height) for height in self.heights}
         best = min(costs, key=lambda height: costs[height])
         return best if costs[best] <= self.entry * rows.nnz else None
 
-    def _cost(self, rows: Any, height: int) -> float:
+    def cost(self, rows: Any, height: int) -> float:
         """Of all tiles of one height: of the first and the last block of queries, and of seven in between for the others."""
         starts = range(0, rows.n, height)
         ends, inner = [*{*starts[:1], *starts[-1:]}], starts[1:-1]
