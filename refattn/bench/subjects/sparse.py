@@ -154,7 +154,8 @@ SUBJECTS = (
     ),
     Subject(
         "bigbird", f"blocks of 64: window of 3, 2 global, 3 random, {SHAPE}", big_bird,
-        {**OURS, GENERIC: Contender("numpy", generic), BIG_BIRD: Contender("transformers", hugging_face_big_bird)}, work, (BIG_BIRD,), lengths=(8192,),
+        {**OURS, GENERIC: Contender("numpy", generic), BIG_BIRD: Contender("transformers", hugging_face_big_bird)},
+        work, (BIG_BIRD,), lengths=(8192,),
         targets={
             Key(NUMBA, BIG_BIRD, "float32", FORWARD, 8192): Target(0.15, 0.10),
             Key(NUMBA, BIG_BIRD, "float32", BOTH, 8192): Target(0.25, 0.17),
