@@ -53,8 +53,8 @@ def train(task: Any, scheme: Any, seed: int = 0, steps: int | None = None, backe
         """Accuracy and loss, with the same rotations in every call."""
         ids, targets = map(b.lift, task.held_out())
         logits, _ = model.forward(ids, params, moved(given(task, model, rng.stream(seed, "held out"), rounds, items)))
-        right, counted = b.xp.argmax(logits, axis=-1) == targets, targets != IGNORED
-        return int(b.xp.sum(right & counted)) / int(b.xp.sum(counted)), float(entropy.forward(logits, targets)[0])
+        right, counted = (b.xp.count_nonzero(x) for x in (b.xp.argmax(logits, axis=-1) == targets, targets != IGNORED))
+        return int(right) / int(counted), float(entropy.forward(logits, targets)[0])
 
     params = moved(task.start(model, seed))
     moments = [(x * 0.0, x * 0.0) for x in tree.leaves(params)]

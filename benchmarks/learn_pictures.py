@@ -73,9 +73,9 @@ def _figure(panels: int) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4 * panels, 3.6), dpi=110, facecolor="white")
+    figure = Figure(figsize=(5.4 * panels, 3.6), dpi=80, facecolor="white")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(1, panels, squeeze=False)[0]
+    return figure, figure.subplots(1, panels, squeeze=False, gridspec_kw={"wspace": 0.25})[0]
 
 
 def _curves(axes: Any, runs: dict[str, Any], at: int, what: str, title: str) -> None:

@@ -36,8 +36,8 @@ class Copy:
     """0 w 0 w, w of independent and equally likely symbols 1 … `symbols`: say the second w.
 
     The task of Kitaev et al. (arXiv:2001.04451), §2. The symbol that comes next stands `length` positions back, a multiple
-    of the stride and beyond the window. Positions are learned, from variance 1 as tokens are: queries and keys of LSH are one,
-    and a query finds its key only if the two positions come to point the same way.
+    of the stride and beyond the window. Positions are learned, from variance 1 as tokens are: queries and keys of LSH are
+    one, and a query finds its key only if the two positions come to point the same way.
     """
 
     symbols: int = 64

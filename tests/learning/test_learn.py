@@ -54,7 +54,7 @@ def test_lsh_learns_the_copy_task_and_gains_by_rounds(seed: int) -> None:
     assert hashed[-1] >= 0.99
     assert all(more >= fewer - 0.002 for fewer, more in itertools.pairwise(hashed)), hashed
     assert hashed[0] + 0.05 < hashed[1] < hashed[2], hashed
-    assert all(h >= d + 0.3 for h, d in zip(hashed[:3], drawn, strict=False)), (hashed, drawn)
+    assert all(h >= d + 0.2 for h, d in zip(hashed[:3], drawn, strict=False)), (hashed, drawn)
 
 
 @pytest.mark.sweep
