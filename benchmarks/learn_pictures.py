@@ -44,7 +44,8 @@ def write(found: dict[str, Any]) -> None:
     """Keep the results, and renew the tables of docs/learning.md and its pictures."""
     kept = {task: {name: [{key: x for key, x in run.items() if key != "loss"} for run in runs] for name, runs in of.items()}
             for task, of in found.items()}
-    RESULTS.write_text(json.dumps(kept, indent=None, separators=(",", ":")).replace("},", "},\n") + "\n", encoding="utf-8")
+    kept = json.loads(json.dumps(kept), parse_float=lambda x: round(float(x), 6))
+    RESULTS.write_text(json.dumps(kept).replace('{"held_out"', '\n{"held_out"') + "\n", encoding="utf-8")
     page = DOCS.read_text(encoding="utf-8")
     page = page[: page.index(BEGIN) + len(BEGIN)] + f"\n\n{tables(kept)}\n\n" + page[page.index(END) :]
     DOCS.write_text(page, encoding="utf-8")
