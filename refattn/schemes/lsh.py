@@ -31,16 +31,15 @@ from refattn.cost import Cost, Count
 from refattn.errors import OptionError, ShapeError
 from refattn.ops import slots
 from refattn.ops.angular_hash import angular_hash, even, widths
+from refattn.ops.attend_slots import TINY, Meeting, attend_slots, attend_slots_vjp
 from refattn.ops.meetings import meetings
 from refattn.ops.scores import inverse_root
-from refattn.ops.slots import WRAPS, Slots, Window, rows
-from refattn.ops.softmax import merged, row_max, weights
+from refattn.ops.slots import WRAPS, Slots, Window
 from refattn.schemes.base import admit, core, plain_fields
-from refattn.shapes import blocks, broadcasts, product, shape_of, sizes
+from refattn.shapes import broadcasts, product, shape_of, sizes
 
 Array = Any
 DUPLICATES = ("counted", "once", "2020")
-TINY = 1e-9  # of the count of 2020
 
 
 @dataclass(frozen=True)
@@ -202,24 +201,11 @@ class LSH:
         xp, (*lead, n, _), e = of(inputs.qk).xp, inputs.qk.shape, inputs.v.shape[-1]
         x, v, _ = self._items(inputs)
         buckets = self._buckets(inputs)
-        found = self._slots(inputs, buckets)
-        x, k, v = slots.blank(x), slots.blank(self._keys(x)[0]), slots.blank(v)
-        parts = [self._chunks(inputs, found, buckets, x, k, v, at) for at in self._blocks(found, block)]
-        o, z, c = (found.unsorted(xp.concat(part, axis=1)) for part in zip(*parts, strict=True))
-        o, lse, top, z = merged(o, z, c)
-        lse, top, z = (xp.reshape(y, (*lead, n)) for y in (lse, top, z))
+        o, *statistics = attend_slots(x, self._root(x), v, self._slots(inputs, buckets), self._meeting(inputs, buckets),
+                                      block=block)
+        lse, top, z = (xp.reshape(y, (*lead, n)) for y in statistics)
         hashed = None if inputs.rotations is None else xp.reshape(buckets, (*lead, *buckets.shape[1:]))
         return LSH.Saved(inputs, xp.reshape(o, (*lead, n, e)), lse, top, z, hashed)
-
-    def _chunks(self, inputs: Inputs, found: Slots, buckets: Array, x: Array, k: Array, v: Array, at: slice
-                ) -> tuple[Array, Array, Array]:
-        """Σ_j exp(s − c) v_j, Σ_j exp(s − c) and the gauge c of every slot of the chunks `at`."""
-        xp = of(x, k, v).xp
-        s, see, count = self._scores(inputs, found, buckets, x, k, at)
-        c = row_max(s, see)
-        e = weights(s, see, c)
-        e = e if count is None else e / count
-        return xp.matmul(e, rows(v, found.keys[:, at, :])), xp.sum(e, axis=-1, keepdims=True), c
 
     @core
     def vjp(self, saved: Saved, do: Array, *, dlse: Array | None = None, block: int | None) -> Inputs:
@@ -231,37 +217,12 @@ class LSH:
             dx = dq + ρ dk − ρ³ x (x·dk)                                    ρ = 1/√(‖x‖² + d·eps)
         """
         inputs = saved.inputs
-        xp, none = of(inputs.qk).xp, saved.lse == -math.inf
-        x, v, _ = self._items(inputs)
+        xp, (x, v, _) = of(inputs.qk).xp, self._items(inputs)
         buckets = self._buckets(inputs) if saved.buckets is None else _joined(saved.buckets, inputs)
-        found, (k, root) = self._slots(inputs, buckets), self._keys(x)
-        blind = none[..., None]
-        D = xp.sum(xp.where(blind, 0.0, do) * saved.o, axis=-1, keepdims=True)
-        D = D if dlse is None else D - xp.where(none, 0.0, dlse)[..., None]
-        pulled = (xp.where(blind, 0.0, do), saved.top[..., None], saved.z[..., None], D)
-        tokens = tuple(slots.blank(y) for y in (x, k, v, *(_joined(y, inputs) for y in pulled)))
-        parts = [self._chunks_vjp(inputs, found, buckets, tokens, at) for at in self._blocks(found, block)]
-        dq, dk, dv = (xp.concat(part, axis=1) for part in zip(*parts, strict=True))
-        dq, dk, dv = (xp.sum(found.unsorted(y), axis=1) for y in (dq, found.gathered(dk), found.gathered(dv)))
-        if self.normalise:
-            dk = (dk - k * xp.sum(k * dk, axis=-1, keepdims=True)) / root
-        return LSH.Inputs(xp.reshape(dq + dk, inputs.qk.shape), xp.reshape(dv, inputs.v.shape))
-
-    def _chunks_vjp(self, inputs: Inputs, found: Slots, buckets: Array, tokens: tuple[Array, ...], at: slice
-                    ) -> tuple[Array, Array, Array]:
-        """dq of the slots of the chunks `at`, and dk and dv of all slots that they see; tokens: x, k, v, do, top, z, D."""
-        x, k, v, do, top, z, D = tokens
-        xp, queries, keys = of(x, k, v, do).xp, found.queries[:, at, :], found.keys[:, at, :]
-        s, see, count = self._scores(inputs, found, buckets, x, k, at)
-        z, do = rows(z, queries), rows(do, queries)
-        p = weights(s, see, rows(top, queries)) / xp.where(z == 0.0, 1.0, z)
-        p = p if count is None else p / count
-        ds = p * (xp.matmul(do, xp.matrix_transpose(rows(v, keys))) - rows(D, queries))
-        if self.self_score is not None:
-            ds = xp.where(queries[:, :, :, None] == keys[:, :, None, :], 0.0, ds)
-        ds = ds * self._scale(inputs.qk)
-        dk, dv = xp.matmul(xp.matrix_transpose(ds), rows(x, queries)), xp.matmul(xp.matrix_transpose(p), do)
-        return xp.matmul(ds, rows(k, keys)), dk, dv
+        results = _joined(saved.o, inputs), *(_per_head(y, inputs) for y in (saved.lse, saved.top, saved.z))
+        dx, dv = attend_slots_vjp(x, self._root(x), v, self._slots(inputs, buckets), self._meeting(inputs, buckets), results,
+                                  _joined(do, inputs), None if dlse is None else _per_head(dlse, inputs), block=block)
+        return LSH.Inputs(xp.reshape(dx, inputs.qk.shape), xp.reshape(dv, inputs.v.shape))
 
     def _items(self, inputs: Inputs) -> tuple[Array, Array, Array | None]:
         """qk and v as (items, n, ·), a head of an item being an item, with zeros for padding; and which tokens are none."""
@@ -272,12 +233,13 @@ class LSH:
         where = of(x, v).xp.where
         return where(valid[:, :, None], x, 0.0), where(valid[:, :, None], v, 0.0), valid
 
-    def _keys(self, x: Array) -> tuple[Array, Array]:
-        """k and what x is divided by; the zero vector has no direction, and stays what it is."""
+    def _root(self, x: Array) -> Array | None:
+        """What x is divided by to be keys; the zero vector has no direction, and stays what it is."""
+        if not self.normalise:
+            return None
         xp = of(x).xp
         size = xp.sum(x * x, axis=-1, keepdims=True) + x.shape[-1] * self.eps
-        root = xp.sqrt(xp.where(size == 0.0, 1.0, size))
-        return (x / root if self.normalise else x), root
+        return xp.sqrt(xp.where(size == 0.0, 1.0, size))
 
     def _buckets(self, inputs: Inputs) -> Array:
         """(items, r, n), given or hashed."""
@@ -295,30 +257,9 @@ class LSH:
         valid = None if inputs.key_valid is None else _per_token(inputs.key_valid, inputs)
         return slots.make(buckets, valid, self._window)
 
-    def _scores(self, inputs: Inputs, found: Slots, buckets: Array, x: Array, k: Array, at: slice
-                ) -> tuple[Array, Array, Array | None]:
-        """s, see and what weights are divided by, (items, chunks, c, width), of the slots of the chunks `at`."""
-        xp, n = of(x, k).xp, x.shape[1] - 1
-        queries, keys = found.queries[:, at, :], found.keys[:, at, :]
-        i, j = queries[:, :, :, None], keys[:, :, None, :]
-        see, shared = (i < n) & (j < n), found.shared(at)
-        see = see if shared is None else see & shared
-        if self.causal and inputs.positions is None:
-            see = see & (i >= j)
-        elif self.causal:
-            where = slots.blank(_per_token(inputs.positions, inputs)[:, :, None])
-            see = see & (rows(where, queries) >= xp.matrix_transpose(rows(where, keys)))
-        s = xp.matmul(rows(x, queries), xp.matrix_transpose(rows(k, keys))) * self._scale(inputs.qk)
-        if self.self_score is not None:
-            s = xp.where(i == j, self.self_score, s)
-        if self.duplicates == "counted":
-            return s, see, None
-        count = slots.multiplicity(found, buckets, queries, keys, s, self.duplicates == "2020")
-        return s, see, count + TINY if self.duplicates == "2020" else xp.where(see, count, 1.0)
-
-    def _blocks(self, found: Slots, block: int | None) -> list[slice]:
-        chunks: list[slice] = blocks(found.queries.shape[1], None if block is None else max(block // self.chunk, 1))
-        return chunks
+    def _meeting(self, inputs: Inputs, buckets: Array) -> Meeting:
+        at = None if inputs.positions is None else _per_token(inputs.positions, inputs)
+        return Meeting(self._scale(inputs.qk), self.self_score, self.duplicates, self.causal, at, buckets)
 
     def _scale(self, like: Array) -> Any:
         return self.scale if self.scale is not None else inverse_root(like, like.shape[-1]) if like.shape[-1] else 1.0
@@ -378,6 +319,11 @@ def _joined(x: Array, inputs: LSH.Inputs) -> Array:
     """x with the leading axes of qk, which become one axis of items; its last two axes stay."""
     xp, lead = of(x).xp, inputs.qk.shape[:-2]
     return xp.reshape(xp.broadcast_to(x, (*lead, *x.shape[-2:])), (product(lead), *x.shape[-2:]))
+
+
+def _per_head(x: Array, inputs: LSH.Inputs) -> Array:
+    """Something per head (..., H, n) as (items, n)."""
+    return of(x).xp.reshape(x, (product(inputs.qk.shape[:-2]), inputs.qk.shape[-2]))
 
 
 def _per_token(x: Array, inputs: LSH.Inputs) -> Array:
