@@ -30,7 +30,7 @@ class Mixer:
     """
 
     short: int = 32
-    chunk: int = 64
+    chunk: int = 32
 
     def prefix_mix(self, q: Array, k: Array, v: Array, *, reverse: bool = False, chunk: int | None = None) -> Any:
         """(..., n, e). How many tokens the caller would take at once (`chunk`) does not matter here."""

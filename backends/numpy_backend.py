@@ -10,11 +10,12 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from refattn.backends import buckets_engine, by_head, by_item, linear_engine, rows_engine, tile_engine
+from refattn.backends import buckets_engine, by_head, by_item, linear_engine, rows_engine, slots_engine, tile_engine
 from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
 from refattn.backends.mixed_rows import MixedRows
 from refattn.backends.rows_engine import RowsEngine
+from refattn.backends.slots_engine import SlotsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.backends.tiled_rows import TiledRows
 from refattn.kernels import text
@@ -28,11 +29,12 @@ def erf(x: Any) -> Any:
 
 
 WORDS: dict[str, Callable[..., Any]] = {"erf": erf}
-ENGINE, ROWS, TILED, MIXER, BUCKETS = Engine(), RowsEngine(), TiledRows(), Mixer(), BucketsEngine()
+ENGINE, ROWS, TILED, MIXER, BUCKETS, SLOTS = Engine(), RowsEngine(), TiledRows(), Mixer(), BucketsEngine(), SlotsEngine()
 
 
 def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS, tiled: TiledRows | None = TILED,
-            mixer: Mixer = MIXER, buckets: BucketsEngine = BUCKETS) -> dict[str, Callable[..., Any]]:
+            mixer: Mixer = MIXER, buckets: BucketsEngine = BUCKETS, slots: SlotsEngine = SLOTS
+            ) -> dict[str, Callable[..., Any]]:
     """The overrides, by the names of the generic texts. What the tile engine leaves, heads of `pairs` pairs, goes by head;
     rows go by tiles, by lists or by both, whatever costs least.
     """
@@ -62,7 +64,8 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
     items: dict[str, Callable[..., Any]] = {"attend_counts": by_item.attend_counts}
     items["attend_counts_vjp"] = by_item.attend_counts_vjp
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
-    return {**WORDS, **rows.kernels(), **buckets.kernels(), "prefix_mix": mixer.prefix_mix, **items, **mine}
+    of_lists = {**rows.kernels(), **buckets.kernels(), **slots.kernels()}
+    return {**WORDS, **of_lists, "prefix_mix": mixer.prefix_mix, **items, **mine}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class NumpyBackend:
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
     warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup,
-                                              buckets_engine.warmup)
+                                              buckets_engine.warmup, slots_engine.warmup)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

@@ -79,6 +79,22 @@ class Slots:
             total = part if total is None else total + part
         return total
 
+    def meets(self, once: bool) -> list[tuple[int, int, int]]:
+        """(o, r, a): a token met is in round a in the chunk o further on than that of the query in round r, a ≠ r only where
+        chunks wrap into other rounds. once: see ``multiplicity``.
+        """
+        around, everywhere = self._around(once), not once and not self.window.within_bucket
+        return [(o, r, a) for o in around.offsets for r in range(self.rounds)
+                for a in (range(self.rounds) if around.wrap == "rounds" and everywhere else (r,))]
+
+    def further(self, o: int, once: bool) -> Array:
+        """(K,): the chunk o further on than each, −1 if there is none."""
+        b, all_ = of(self.queries), self.queries.shape[1]
+        return shifted(b.lift(range(all_), self.queries)[None, :, None], self.rounds, self._around(once), o, -1)[0, :, 0]
+
+    def _around(self, once: bool) -> Window:
+        return Window(self.window.chunk, 1, 0, "rounds", False) if once else self.window
+
     @property
     def _groups(self) -> int:
         return 1 if self.window.wrap == "rounds" else self.rounds
@@ -167,23 +183,19 @@ def multiplicity(slots: Slots, buckets: Array, queries: Array, keys: Array, like
 
     once: met in the same round, as the code of 2020 counted: in the query's own chunk, and in the chunk before it.
     """
-    b, w, (_, rounds, _) = of(like), slots.window, buckets.shape
-    xp, all_ = b.xp, slots.queries.shape[1]
-    table = blank(xp.matrix_transpose(_chunks(slots, all_)))
+    b, within, chunks = of(like), slots.window.within_bucket, slots.queries.shape[1]
+    xp = b.xp
+    table = blank(xp.matrix_transpose(_chunks(slots, chunks)))
     of_queries, of_keys = rows(table, queries), rows(table, keys)
-    label = blank(xp.matrix_transpose(buckets)) if w.within_bucket else None
+    label = blank(xp.matrix_transpose(buckets)) if within else None
     pair = None if label is None else (rows(label, queries), rows(label, keys))
-    around = Window(w.chunk, 1, 0, "rounds", False) if once else w
-    chunk, total, zeros = b.lift(range(all_), buckets)[None, :, None], xp.zeros_like(like), xp.zeros_like(like)
-    for o in around.offsets:
-        further = shifted(chunk, rounds, around, o, -1)[0, :, 0]
-        aim = xp.reshape(xp.take(further, xp.reshape(of_queries, (product(of_queries.shape),))), of_queries.shape)
-        for r in range(rounds):
-            for a in range(rounds) if around.wrap == "rounds" and not once and pair is None else (r,):
-                hit = aim[..., r][:, :, :, None] == of_keys[..., a][:, :, None, :]
-                if pair is not None:
-                    hit = hit & (pair[0][..., r][:, :, :, None] == pair[1][..., r][:, :, None, :])
-                total = total + xp.where(hit, 1.0, zeros)
+    flat, total, zeros = xp.reshape(of_queries, (product(of_queries.shape),)), xp.zeros_like(like), xp.zeros_like(like)
+    aims = {o: xp.reshape(xp.take(slots.further(o, once), flat), of_queries.shape) for o, _, _ in slots.meets(once)}
+    for o, r, a in slots.meets(once):
+        hit = aims[o][..., r][:, :, :, None] == of_keys[..., a][:, :, None, :]
+        if pair is not None:
+            hit = hit & (pair[0][..., r][:, :, :, None] == pair[1][..., r][:, :, None, :])
+        total = total + xp.where(hit, 1.0, zeros)
     return total
 
 

@@ -15,6 +15,7 @@ from refattn.backends.buckets_engine import BucketsEngine
 from refattn.backends.linear_engine import Mixer
 from refattn.backends.numpy_backend import WORDS, kernels
 from refattn.backends.rows_engine import RowsEngine
+from refattn.backends.slots_engine import SlotsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.backends.tiled_rows import TiledRows
 
@@ -27,7 +28,8 @@ FEW = RowsEngine(short=0, parts=2)
 CUT = TiledRows(SMALL, short=0, heights=(3,), entry=1e9)  # always
 MIX = Mixer(short=0, chunk=3)
 ALL_BUCKETS = BucketsEngine(short=0, tile=3, part=4)
-LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX, buckets=ALL_BUCKETS)
+ALL_SLOTS = SlotsEngine(short=0, high=3)
+LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX, buckets=ALL_BUCKETS, slots=ALL_SLOTS)
 
 
 def pytest_generate_tests(metafunc):

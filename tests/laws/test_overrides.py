@@ -7,19 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laws import overrides, overrides_rows
+from laws import overrides, overrides_rows, overrides_slots
 from laws.bounds import case as make
 from laws.bounds import outside
 from laws.cases import ALL
-from laws.conftest import ALL_BUCKETS, CUT, FEW, MIX, SMALL
+from laws.conftest import ALL_BUCKETS, ALL_SLOTS, CUT, FEW, MIX, SMALL
 from laws.stand_in import computing_in
 from refattn import load
 from refattn.backends.numpy_backend import kernels
 from refattn.kernels import GENERIC
 
-RIGHT, WRONG = overrides.RIGHT | overrides_rows.RIGHT, overrides.WRONG | overrides_rows.WRONG
+RIGHT = overrides.RIGHT | overrides_rows.RIGHT | overrides_slots.RIGHT
+WRONG = overrides.WRONG | overrides_rows.WRONG | overrides_slots.WRONG
 WORDS = {"row_scores", "row_sums"}  # others: tests/ops/test_erf.py
-TABLE = kernels(SMALL, pairs=0, rows=FEW, tiled=None, mixer=MIX, buckets=ALL_BUCKETS)
+TABLE = kernels(SMALL, pairs=0, rows=FEW, tiled=None, mixer=MIX, buckets=ALL_BUCKETS, slots=ALL_SLOTS)
 OWN = {name: x for name, x in TABLE.items() if name in RIGHT.keys() | WORDS}
 TILED = {"attend_rows": CUT.attend_rows, "attend_rows_vjp": CUT.attend_rows_vjp}
 CHECKED = [
