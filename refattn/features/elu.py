@@ -1,6 +1,6 @@
 """φ(x) = elu(x) + 1: positive everywhere, with a gradient everywhere.
 
-    φ = x + 1 for x > 0, eˣ else = max(x, 0) + exp(min(x, 0))        φ' = 1 for x > 0, φ else
+    φ = x + 1 for x > 0, eˣ else = max(x, 0) + exp(min(x, 0))        φ' = 1 for x > 0, φ else = min(φ, 1)
 
 Katharopoulos et al. (arXiv:2006.16236), eq. 7. Departures: none.
 """
@@ -26,7 +26,7 @@ class Elu:
         return xp.maximum(x, 0.0) + xp.exp(xp.minimum(x, 0.0))
 
     def vjp(self, x: Array, phi: Array, dphi: Array) -> Array:
-        return dphi * of(x).xp.where(x > 0.0, 1.0, phi)
+        return dphi * of(x).xp.minimum(phi, 1.0)
 
     def width(self, d: int) -> int:
         return d
