@@ -84,7 +84,7 @@ def attend_slots(x: Array, root: Array | None, v: Array, found: Slots, meeting: 
 @kernel("attend_slots_vjp")
 def attend_slots_vjp(x: Array, root: Array | None, v: Array, found: Slots, meeting: Meeting, results: tuple[Array, ...],
                      do: Array, dlse: Array | None, *, block: int | None) -> tuple[Array, Array]:
-    """dx, of queries and keys together, and dv; results are what ``attend_slots`` returned. ``LSH.vjp`` has the equations."""
+    """dx, of queries and keys together, and dv; results: what ``attend_slots`` returned. ``LSH.vjp`` has the equations."""
     o, lse, top, z = results
     xp, none, k = of(x, v, do).xp, (lse == -math.inf)[..., None], x if root is None else x / root
     do = xp.where(none, 0.0, do)

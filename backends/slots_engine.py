@@ -1,0 +1,140 @@
+"""``attend_slots`` and its backward on NumPy arrays by the kernels of ``numba_slots``: one task for each head.
+
+Every setting of ``LSH`` is taken. Half precision, few slots and positions beyond 32 bits are left to the generic texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refattn import threads
+from refattn.backends.rows_engine import whole
+
+Array = Any
+LAST = 2**31 - 1
+TINY = 1e-9  # of the count of 2020
+
+
+@dataclass(frozen=True)
+class SlotsEngine:
+    """The overrides, with what may be tuned.
+
+    short: fewer pairs of slots than this in all are left to the generic texts; high: queries of a tile.
+    """
+
+    short: int = 64 * 64
+    high: int = 128
+
+    def kernels(self) -> dict[str, Callable[..., Any]]:
+        """The overrides, by the names of the generic texts."""
+        return {"attend_slots": self.attend_slots, "attend_slots_vjp": self.attend_slots_vjp}
+
+    def attend_slots(self, x: Array, root: Array | None, v: Array, found: Any, meeting: Any, *, block: int | None) -> Any:
+        """o, lse, top, z. How many slots the caller would take at once (`block`) does not matter here."""
+        if not self._takes(x, v, found, meeting):
+            return NotImplemented
+        run, given = _kernel("forward", x.dtype.name), self._given(x, root, v, found, meeting)
+        o = np.empty(v.shape, x.dtype)
+        lse, top, z = (np.empty(x.shape[:-1], x.dtype) for _ in range(3))
+        threads.run(functools.partial(run, *given(i), o[i], lse[i], top[i], z[i]) for i in range(len(x)))
+        return o, lse, top, z
+
+    def attend_slots_vjp(self, x: Array, root: Array | None, v: Array, found: Any, meeting: Any, results: tuple[Array, ...],
+                         do: Array, dlse: Array | None, *, block: int | None) -> Any:
+        """dx, dv."""
+        if not self._takes(x, v, found, meeting):
+            return NotImplemented
+        run, given = _kernel("backward", x.dtype.name), self._given(x, root, v, found, meeting)
+        o, lse, top, z = map(whole, results)
+        do, D = whole(do), np.einsum("...d,...d->...", do, o)
+        D = D if dlse is None else D - dlse
+        dx, dv = np.zeros(x.shape, x.dtype), np.zeros(v.shape, x.dtype)
+        per_item = lse, top, z, do, D, dx, dv
+        threads.run(functools.partial(run, *given(i), *(y[i] for y in per_item)) for i in range(len(x)))
+        return dx, dv
+
+    def _takes(self, x: Array, v: Array, found: Any, meeting: Any) -> bool:
+        pairs = found.queries.size * found.keys.shape[-1]
+        at = meeting.positions
+        return (
+            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            and x.dtype.name in ("float32", "float64")
+            and x.dtype == v.dtype
+            and min(x.size, v.size) > 0
+            and pairs >= self.short
+            and x.shape[1] < LAST
+            and (at is None or (int(at.max()) < LAST and int(at.min()) > -LAST))
+        )
+
+    def _given(self, x: Array, root: Array | None, v: Array, found: Any, meeting: Any) -> Callable[[int], tuple[Any, ...]]:
+        """The first arguments of the kernels, by item."""
+        real, (items, n, _) = x.dtype.type, x.shape
+        x, v, queries, keys = whole(x), whole(v), _int32(found.queries), _int32(found.keys)
+        lengths = np.empty((items, 0), x.dtype) if root is None else whole(root[..., 0])
+        own, others = (_labels(b, items) for b in (found.query_buckets, found.key_buckets))
+        seat = np.broadcast_to(_seat(meeting, n), (items, n))
+        rules, aims, places, labels = _counts(found, meeting)
+        apart, least = meeting.self_score is not None, TINY if meeting.duplicates == "2020" else 0.0
+        start = (_gemm(x.dtype.name), real(meeting.scale), apart, real(meeting.self_score or 0.0), real(least), self.high)
+
+        def given(i: int) -> tuple[Any, ...]:
+            return (*start, x[i], lengths[i], v[i], seat[i], queries[i], keys[i], own[i], others[i], rules, aims, places[i],
+                    labels[i])
+
+        return given
+
+
+def _int32(x: Array) -> Array:
+    return np.ascontiguousarray(x, dtype=np.int32)
+
+
+def _labels(buckets: Array | None, items: int) -> Array:
+    return np.empty((items, 0, 0), np.int64) if buckets is None else np.ascontiguousarray(buckets, dtype=np.int64)
+
+
+def _seat(meeting: Any, n: int) -> Array:
+    """Positions in the causal order, 0 for all where there is none."""
+    if not meeting.causal:
+        return np.zeros(n, np.int32)
+    return np.arange(n, dtype=np.int32) if meeting.positions is None else _int32(meeting.positions)
+
+
+def _counts(found: Any, meeting: Any) -> tuple[Array, ...]:
+    """What the counts of duplicates are made of: rules, aims, and chunks and labels of each token; empty if none counts."""
+    items = len(found.place)
+    labels = np.empty((items, 0, 0), np.int64)
+    if meeting.duplicates == "counted":
+        return np.empty((0, 3), np.int32), np.empty((0, 0), np.int32), np.empty((items, 0, 0), np.int32), labels
+    once = meeting.duplicates == "2020"
+    meets = found.meets(once)
+    offsets = sorted({o for o, _, _ in meets})
+    rules = np.array([(offsets.index(o), r, a) for o, r, a in meets], np.int32)
+    aims = _int32(np.stack([found.further(o, once) for o in offsets]))
+    if found.window.within_bucket:
+        labels = np.ascontiguousarray(np.swapaxes(meeting.buckets, 1, 2), dtype=np.int64)
+    return rules, aims, _int32(np.swapaxes(found.place // found.window.chunk, 1, 2)), labels
+
+
+@functools.cache
+def _kernel(which: str, dtype: str) -> Any:
+    return importlib.import_module("refattn.backends.numba_slots").compiled(which, dtype)
+
+
+@functools.cache
+def _gemm(dtype: str) -> int:
+    address: int = importlib.import_module("refattn.backends.numba_words").gemm_address(dtype)
+    return address
+
+
+def warmup() -> None:
+    """Compile the kernels, or read them from the cache."""
+    for dtype in ("float32", "float64"):
+        for which in ("forward", "backward"):
+            _kernel(which, dtype)
