@@ -125,8 +125,10 @@ def _counted(count: Array, t: int, rules: Array, aims: Array, places: Array, lab
 
 
 @njit(nogil=True, fastmath=SUMS, error_model="numpy")
-def _shared(e: Array, count: Array) -> Any:
+def _shared(e: Array, t: int, counts: Any) -> Any:
     """e ← e / N where it is not 0, and its sum."""
+    count, rules, aims, places, labels, ring_places, ring_labels, least = counts
+    _counted(count, t, rules, aims, places, labels, ring_places, ring_labels, least)
     total, zero = e.dtype.type(0), e.dtype.type(0)
     for c in range(e.shape[0]):
         x = e[c] / count[c]
@@ -166,7 +168,6 @@ def _place(first: int, keys: Array, places: Array, labels: Array, ring_places: A
 @njit(nogil=True, fastmath=EXACT)
 def _stream(s: Array, tokens: Array, m: Array, l: Array, shrink: Array, lanes: Array, counts: Any) -> None:
     """Scores to weights against the running maximum m, with l rescaled where it rises, and o still to be: by shrink."""
-    count, rules, aims, places, labels, ring_places, ring_labels, least = counts
     nothing = s.dtype.type(-np.inf)
     for r in range(s.shape[0]):
         t, row = tokens[r], s[r]
@@ -180,9 +181,8 @@ def _stream(s: Array, tokens: Array, m: Array, l: Array, shrink: Array, lanes: A
             continue
         shrink[r] = exp(m[t] - top)
         total = exponentials(row, top)
-        if rules.shape[0]:
-            _counted(count, t, rules, aims, places, labels, ring_places, ring_labels, least)
-            total = _shared(row, count)
+        if counts is not None:
+            total = _shared(row, t, counts)
         l[t] = l[t] * shrink[r] + total
         m[t] = top
 
@@ -219,7 +219,7 @@ def forward(gemm, scale, apart, self_score, least, high, x, root, v, seat, queri
     ring_k, ring_v = np.empty((width, x.shape[1]), x.dtype), np.empty((width, v.shape[1]), x.dtype)
     ring_places, ring_labels = np.empty((places.shape[1], width), np.int32), np.empty((labels.shape[1], width), np.int64)
     lanes, count = np.empty(LANES, x.dtype), np.empty(width, x.dtype)
-    counts = count, rules, aims, places, labels, ring_places, ring_labels, least
+    counts = None if rules is None else (count, rules, aims, places, labels, ring_places, ring_labels, least)
     high = min(high, c)
     scores, q = np.empty((high, width), o.dtype), np.empty((high, x.shape[1]), o.dtype)
     more = np.empty((high, o.shape[1]), o.dtype)
@@ -233,7 +233,7 @@ def forward(gemm, scale, apart, self_score, least, high, x, root, v, seat, queri
             first = (j * c + w) % width
             if not _stand(tokens[first:first + c], keys[j, w:w + c]):
                 _take(first, keys[j, w:w + c], seat, k, v, tokens, seats, ring_k, ring_v)
-                if rules.shape[0]:
+                if rules is not None:
                     _place(first, keys[j, w:w + c], places, labels, ring_places, ring_labels)
             if own.shape[0]:
                 of_buckets[first:first + c] = others[j, w:w + c]
@@ -266,7 +266,6 @@ def _cotangents(do: Array, lse: Array, tokens: Array, out: Array) -> None:
 def _slopes(s: Array, dp: Array, tokens: Array, lse: Array, top: Array, z: Array, D: Array, apart: bool, ring: Array,
             counts: Any) -> None:
     """s ← p = e^(s − top) / (z N) and dp ← ds = p (dp − D), which is 0 for a score that stands apart."""
-    count, rules, aims, places, labels, ring_places, ring_labels, least = counts
     zero, one = s.dtype.type(0), s.dtype.type(1)
     for r in range(s.shape[0]):
         t, row, other = tokens[r], s[r], dp[r]
@@ -276,9 +275,8 @@ def _slopes(s: Array, dp: Array, tokens: Array, lse: Array, top: Array, z: Array
             continue
         less, share = zero if lse[t] == -np.inf else D[t], one / z[t]
         exponentials(row, top[t])
-        if rules.shape[0]:
-            _counted(count, t, rules, aims, places, labels, ring_places, ring_labels, least)
-            _shared(row, count)
+        if counts is not None:
+            _shared(row, t, counts)
         for c in range(row.shape[0]):
             p = row[c] * share
             row[c] = p
@@ -324,7 +322,7 @@ def backward(gemm, scale, apart, self_score, least, high, x, root, v, seat, quer
     ring_k, ring_v = np.empty((width, x.shape[1]), x.dtype), np.empty((width, v.shape[1]), x.dtype)
     ring_places, ring_labels = np.empty((places.shape[1], width), np.int32), np.empty((labels.shape[1], width), np.int64)
     count = np.empty(width, x.dtype)
-    counts = count, rules, aims, places, labels, ring_places, ring_labels, least
+    counts = None if rules is None else (count, rules, aims, places, labels, ring_places, ring_labels, least)
     ring_dk, ring_dv = np.zeros_like(ring_k), np.zeros_like(ring_v)
     tokens[:] = -1
     high = min(high, c)
@@ -338,7 +336,7 @@ def backward(gemm, scale, apart, self_score, least, high, x, root, v, seat, quer
             if not _stand(tokens[first:first + c], keys[j, w:w + c]):
                 _give(tokens[first:first + c], ring_dk[first:first + c], ring_dv[first:first + c], dk, dv)
                 _take(first, keys[j, w:w + c], seat, k, v, tokens, seats, ring_k, ring_v)
-                if rules.shape[0]:
+                if rules is not None:
                     _place(first, keys[j, w:w + c], places, labels, ring_places, ring_labels)
             if own.shape[0]:
                 of_buckets[first:first + c] = others[j, w:w + c]
@@ -364,8 +362,11 @@ def backward(gemm, scale, apart, self_score, least, high, x, root, v, seat, quer
 
 
 @functools.cache
-def compiled(which: str, dtype: str) -> Any:
-    """"forward" or "backward" for one dtype, compiled once and read from the cache afterwards."""
+def compiled(which: str, dtype: str, counts: bool) -> Any:
+    """"forward" or "backward" for one dtype, compiled once and read from the cache afterwards.
+
+    counts: N may be other than 1; else `rules` is None, and what counts is not compiled.
+    """
     real = getattr(types, dtype)
 
     def given(kind: Any, ndim: int) -> Any:
@@ -376,7 +377,7 @@ def compiled(which: str, dtype: str) -> Any:
 
     matrix, vector, places, labels = given(real, 2), given(real, 1), given(types.int32, 2), given(types.int64, 2)
     start = (types.intp, real, types.boolean, real, real, types.int64, matrix, vector, matrix, given(types.int32, 1))
-    lists = (places, places, labels, labels, places, places, places, labels)
+    lists = (places, places, labels, labels, places if counts else types.none, places, places, labels)
     rest = {"forward": (made(2), made(1), made(1), made(1)),
             "backward": (vector, vector, vector, matrix, vector, made(2), made(2))}
     text = {"forward": forward, "backward": backward}[which]

@@ -40,7 +40,7 @@ class SlotsEngine:
         """o, lse, top, z. How many slots the caller would take at once (`block`) does not matter here."""
         if not self._takes(x, v, found, meeting):
             return NotImplemented
-        run, given = _kernel("forward", x.dtype.name), self._given(x, root, v, found, meeting)
+        run, given = _kernel("forward", *_variant(x, meeting)), self._given(x, root, v, found, meeting)
         o = np.empty(v.shape, x.dtype)
         lse, top, z = (np.empty(x.shape[:-1], x.dtype) for _ in range(3))
         threads.run(functools.partial(run, *given(i), o[i], lse[i], top[i], z[i]) for i in range(len(x)))
@@ -51,7 +51,7 @@ class SlotsEngine:
         """dx, dv."""
         if not self._takes(x, v, found, meeting):
             return NotImplemented
-        run, given = _kernel("backward", x.dtype.name), self._given(x, root, v, found, meeting)
+        run, given = _kernel("backward", *_variant(x, meeting)), self._given(x, root, v, found, meeting)
         o, lse, top, z = map(whole, results)
         do, D = whole(do), np.einsum("...d,...d->...", do, o)
         D = D if dlse is None else D - dlse
@@ -91,6 +91,10 @@ class SlotsEngine:
         return given
 
 
+def _variant(x: Array, meeting: Any) -> tuple[str, bool]:
+    return x.dtype.name, meeting.duplicates != "counted"
+
+
 def _int32(x: Array) -> Array:
     return np.ascontiguousarray(x, dtype=np.int32)
 
@@ -106,12 +110,12 @@ def _seat(meeting: Any, n: int) -> Array:
     return np.arange(n, dtype=np.int32) if meeting.positions is None else _int32(meeting.positions)
 
 
-def _counts(found: Any, meeting: Any) -> tuple[Array, ...]:
-    """What the counts of duplicates are made of: rules, aims, and chunks and labels of each token; empty if none counts."""
+def _counts(found: Any, meeting: Any) -> tuple[Any, ...]:
+    """What counts of duplicates are made of: rules, aims, and chunks and labels of each token; None and empty without."""
     items = len(found.place)
     labels = np.empty((items, 0, 0), np.int64)
     if meeting.duplicates == "counted":
-        return np.empty((0, 3), np.int32), np.empty((0, 0), np.int32), np.empty((items, 0, 0), np.int32), labels
+        return None, np.empty((0, 0), np.int32), np.empty((items, 0, 0), np.int32), labels
     once = meeting.duplicates == "2020"
     meets = found.meets(once)
     offsets = sorted({o for o, _, _ in meets})
@@ -123,8 +127,8 @@ def _counts(found: Any, meeting: Any) -> tuple[Array, ...]:
 
 
 @functools.cache
-def _kernel(which: str, dtype: str) -> Any:
-    return importlib.import_module("refattn.backends.numba_slots").compiled(which, dtype)
+def _kernel(which: str, dtype: str, counts: bool) -> Any:
+    return importlib.import_module("refattn.backends.numba_slots").compiled(which, dtype, counts)
 
 
 @functools.cache
@@ -134,7 +138,7 @@ def _gemm(dtype: str) -> int:
 
 
 def warmup() -> None:
-    """Compile the kernels, or read them from the cache."""
+    """Compile the kernels of all dtypes that count a token as often as it is met, or read them from the cache."""
     for dtype in ("float32", "float64"):
         for which in ("forward", "backward"):
-            _kernel(which, dtype)
+            _kernel(which, dtype, False)

@@ -119,6 +119,17 @@ def test_scores_that_are_minus_infinity_and_nan() -> None:
     assert np.isnan(got["o"][1, 5]).all()
 
 
+def test_tokens_whose_scores_are_all_minus_infinity_pull_nothing() -> None:
+    """Whatever their cotangents are: products of 1e200 overflow, and the scale is negative."""
+    inputs, do, dlse = draw(16, rounds=2)
+    scheme = LSH(chunk=4, self_score=None, normalise=False, scale=-1.0)
+    for engine in (SMALL, None):
+        with np.errstate(over="ignore", invalid="ignore"):
+            got = run(scheme, (inputs._replace(qk=np.full_like(inputs.qk, 1e200)), do * np.nan, dlse * np.inf), engine)
+        for name, x in (("o", 0.0), ("lse", -np.inf), ("top", 0.0), ("z", 1.0), ("dqk", 0.0), ("dv", 0.0)):
+            assert (got[name] == x).all(), name
+
+
 LAYOUTS = {
     "tokens first": lambda x: np.swapaxes(np.swapaxes(x, 0, 1).copy(), 0, 1),
     "backwards": lambda x: np.flip(np.flip(x, 1).copy(), 1),
@@ -168,7 +179,7 @@ def test_what_is_left_to_the_generic_text(monkeypatch: pytest.MonkeyPatch) -> No
         return bool(ran)
 
     assert took(SMALL)
-    assert [which for which, _ in ran] == ["forward", "backward"]
+    assert [which for which, *_ in ran] == ["forward", "backward"]
     assert took(SMALL, positions=np.arange(20) - 10)
     assert not took(SMALL, positions=np.arange(20) + 2**31)
     assert not took(SlotsEngine(short=10**9))

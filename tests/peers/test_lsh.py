@@ -63,13 +63,14 @@ def test_reformer_pytorch(flags: dict[str, bool], causal: bool, monkeypatch: pyt
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("buckets", [8, [4, 4]], ids=str)
-@pytest.mark.parametrize("causal", [True, False])
-def test_hugging_face(causal: bool, buckets: Any, padded: bool) -> None:
+@pytest.mark.parametrize(("causal", "before", "after", "rounds"), [(True, 1, 0, ROUNDS), (False, 1, 0, 3), (False, 2, 1, 1)])
+def test_hugging_face(causal: bool, before: int, after: int, rounds: int, buckets: Any, padded: bool) -> None:
     module = pytest.importorskip("transformers.models.reformer.modeling_reformer", reason="pip install transformers==4.57.1")
     torch.manual_seed(0)
     config = module.ReformerConfig(
         attention_head_size=D, num_attention_heads=2, hidden_size=2 * D, lsh_attn_chunk_length=CHUNK, num_buckets=buckets,
-        num_hashes=ROUNDS, is_decoder=causal, lsh_attention_probs_dropout_prob=0.0, hash_seed=7,
+        num_hashes=rounds, is_decoder=causal, lsh_attention_probs_dropout_prob=0.0, hash_seed=7,
+        lsh_num_chunks_before=before, lsh_num_chunks_after=after,
     )  # fmt: skip
     kernel = module.LSHSelfAttention(config).eval()
     kernel.query_key = kernel.value = torch.nn.Identity()
@@ -77,15 +78,15 @@ def test_hugging_face(causal: bool, buckets: Any, padded: bool) -> None:
     mask = torch.ones(2, N, dtype=torch.long)
     mask[1, 50:] = 0
     do[1, 50:] *= 1 - int(padded)
-    out = kernel(x, attention_mask=mask if padded else None, num_hashes=ROUNDS)
+    out = kernel(x, attention_mask=mask if padded else None, num_hashes=rounds)
     (dx,) = torch.autograd.grad(out.hidden_states, x, do)
 
     def heads(y: Any) -> Any:
         return np.ascontiguousarray(y.detach().numpy().reshape(2, N, 2, D).swapaxes(1, 2))
 
     valid = mask.numpy().astype(bool) if padded else None
-    inputs = LSH.Inputs(heads(x), heads(x), buckets=out.buckets.numpy().reshape(2, 2, ROUNDS, N), key_valid=valid)
-    scheme = replace(LSH.conventions["huggingface"], chunk=CHUNK, causal=causal)
+    inputs = LSH.Inputs(heads(x), heads(x), buckets=out.buckets.numpy().reshape(2, 2, rounds, N), key_valid=valid)
+    scheme = replace(LSH.conventions["huggingface"], chunk=CHUNK, causal=causal, before=before, after=after)
     seen = 1.0 if valid is None else valid[:, None, :, None]  # what padding returns is nobody's
     check(scheme, inputs, heads(do), {"o": heads(out.hidden_states) * seen, "dqk + dv": heads(dx)})
 

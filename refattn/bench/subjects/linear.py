@@ -1,4 +1,4 @@
-"""Causal linear attention with elu + 1 and a normaliser, and its product alone: fast-transformers' loops are the yardstick."""
+"""Causal linear attention with elu + 1 and a normaliser, and its product alone; the yardstick is fast-transformers."""
 
 from __future__ import annotations
 
