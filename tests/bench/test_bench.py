@@ -147,7 +147,7 @@ def test_other_peoples_code_is_only_loaded_to_take_part() -> None:
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("name", ["dense", "causal", "window", "bigbird", "strided", "linformer"])
+@pytest.mark.parametrize("name", ["dense", "causal", "window", "bigbird", "strided", "linear", "linformer"])
 def test_everyone_computes_the_same(name: str) -> None:
     subject = SUBJECTS[name]
     p = subject.problem(96, "float32")
