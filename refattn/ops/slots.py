@@ -103,13 +103,13 @@ class Slots:
 def make(buckets: Array, valid: Array | None, window: Window) -> Slots:
     """Slots of tokens by buckets (items, r, n); tokens that are not valid (items, n) stand last and in no slot."""
     b, (items, rounds, n), c = of(buckets), buckets.shape, window.chunk
-    xp, chunks, last = b.xp, -(-n // c), buckets
+    xp, chunks = b.xp, -(-n // c)
     blank = b.lift(range(n, n + 1), buckets)
+    order, place = bucket_sort(buckets)
+    shown = order
     if valid is not None and n:
-        valid = xp.broadcast_to(valid[:, None, :], buckets.shape)
-        last = xp.where(valid, buckets, xp.max(buckets, axis=-1, keepdims=True) + 1)
-    order, place = bucket_sort(last)
-    shown = order if valid is None or not n else xp.where(xp.take_along_axis(valid, order, axis=-1), order, blank)
+        order, place, there = _last(order, place, xp.broadcast_to(valid[:, None, :], buckets.shape))
+        shown = xp.where(there, order, blank)
 
     def cut(x: Array) -> Array:
         rest = xp.broadcast_to(blank, (items, rounds, chunks * c - n))
@@ -127,6 +127,18 @@ def make(buckets: Array, valid: Array | None, window: Window) -> Slots:
         of_keys = seen(of_queries)
         keys = xp.where(_one_round(queries, rounds, window), keys, blank)
     return Slots(window, rounds, place, queries, keys, of_queries, of_keys)
+
+
+def _last(order: Array, place: Array, valid: Array) -> tuple[Array, Array, Array]:
+    """Order and place with what is not valid behind the rest, and what is valid in that order.
+
+    By a second sort: there may be no whole number above the largest bucket.
+    """
+    xp = of(order).xp
+    there = xp.take_along_axis(valid, order, axis=-1)
+    again, moved = bucket_sort(xp.where(there, order * 0, order * 0 + 1))
+    return (xp.take_along_axis(order, again, axis=-1), xp.take_along_axis(moved, place, axis=-1),
+            xp.take_along_axis(there, again, axis=-1))
 
 
 def _one_round(like: Array, rounds: int, window: Window) -> Array:

@@ -174,6 +174,17 @@ def test_padding_does_not_displace_tokens(scheme, front, behind):
         assert not got[:, ~valid].any()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_padding_is_behind_the_largest_bucket_that_there_is(dtype):
+    """No number of the dtype is larger: a sort by max + 1 would put padding first."""
+    x, v, scheme = draw(1, 2, 12, 4), draw(2, 2, 12, 3), LSH(chunk=4)
+    buckets = rng.stream(3, "buckets").integers(0, 2, (2, 2, 12)) * np.iinfo(dtype).max
+    valid = np.arange(12) % 3 != 1
+    o, _ = scheme.forward(x, v, buckets=buckets.astype(dtype), key_valid=valid)
+    want = scheme.definition(x, v, buckets=np.minimum(buckets, 1), key_valid=valid)[0]
+    np.testing.assert_allclose(o, want, rtol=1e-12)
+
+
 def test_later_tokens_do_not_matter_while_buckets_stay():
     x, v = draw(1, 3, 12, 4), draw(2, 3, 12, 5)
     buckets = rng.stream(3, "buckets").integers(0, 3, (3, 2, 12))
