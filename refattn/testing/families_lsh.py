@@ -61,21 +61,27 @@ def family(name: str, flag: str, effect: str, tiers: Mapping[str, Sizes] = BOTH,
 
 def hashes(want: Want) -> bool:
     """Whether cases have rotations where a family does not say what it needs: in half precision buckets are safer."""
-    return want.takes("rotations") and not (want.takes("buckets") and want.dtype in ("float16", "bfloat16"))
+    return want.takes("rotations") and not (given(want) and want.dtype in ("float16", "bfloat16"))
+
+
+def given(want: Want) -> bool:
+    """Whether cases may have buckets: a factorised hash is nothing without rotations."""
+    return want.takes("buckets") and want.option("factors") is None
 
 
 def complete(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     """Rotations under which every hash is clear, or buckets of uneven size."""
     if "buckets" in x or "rotations" in x:
         return
-    if not want.takes("buckets") and not want.takes("rotations"):
-        raise OptionError("the candidate's signature names neither `rotations` nor `buckets`: it must take one of them, as "
-                          "function(qk, v, buckets=...), to attend in the same buckets as the reference")
+    if not given(want) and not want.takes("rotations"):
+        lacks = "`rotations`, which factors need" if want.takes("buckets") else "neither `rotations` nor `buckets`"
+        raise OptionError(f"the candidate's signature names {'no ' * want.takes('buckets')}{lacks}; it must take one of them, as "
+                          "function(qk, v, rotations=...), to attend in the same buckets as the reference")
     if not hashes(want):
         x["buckets"] = uneven(g, sizes)
         return
     x["rotations"] = g.normal(size=tuple(sizes[a] for a in "hrdw"))
-    x["qk"] = cleared(x["qk"], x["rotations"], want.option("factors"))
+    x["qk"] = cleared(g, x["qk"], x["rotations"], want.option("factors"))
 
 
 def uneven(g: Generator, sizes: Sizes) -> Values:
@@ -83,25 +89,40 @@ def uneven(g: Generator, sizes: Sizes) -> Values:
     return np.floor(9.0 * g.random(tuple(sizes[a] for a in "bhrn")) ** 2).astype(np.int64)
 
 
-def cleared(x: Values, rotations: Values, factors: Any) -> Values:
-    """x (B, H, n, d), each token pushed along the columns that it already points to most, until all its hashes are clear."""
+def cleared(g: Generator, x: Values, rotations: Values, factors: Any) -> Values:
+    """x (B, H, n, d), each token pushed along the columns that it already points to most, until all its hashes are clear.
+
+    Now and then a token is caught between two columns: it is drawn anew.
+    """
     x = x.copy()
-    for _ in range(200):
-        turned, push, at = np.matmul(x[:, :, None], rotations), np.zeros_like(x), 0
-        room = np.linalg.norm(x, axis=-1)[:, :, None] * np.linalg.norm(rotations, axis=-2).max(axis=-1)[:, :, None]
-        for f in widths(rotations.shape[-1], factors):
-            part, columns = turned[..., at : at + f // 2], rotations[..., at : at + f // 2]
-            size = np.abs(part)
-            best, order = np.argmax(size, axis=-1), np.sort(size, axis=-1)
-            open_ = order[..., -1] - (order[..., -2] if f > 2 else -order[..., -1]) < CLEAR * room
-            chosen = np.take_along_axis(columns[None], best[..., None, :], axis=-1)
-            sign = np.sign(np.take_along_axis(part, best[..., None], axis=-1)[..., 0])
-            toward = np.swapaxes(chosen, -1, -2) * (sign * open_)[..., None]
-            push, at = push + (toward / np.linalg.norm(toward, axis=-1, keepdims=True).clip(1e-300)).sum(axis=2), at + f // 2
+    for step in range(1, 401):
+        push = _push(x, rotations, factors)
         if not push.any():
             return x
-        x = x + 0.06 * np.linalg.norm(x, axis=-1, keepdims=True) * push
-    raise AssertionError("no clear hashes were found: too many rounds for so few dimensions")
+        size = np.linalg.norm(x, axis=-1, keepdims=True)
+        x = x + 0.06 * size * push
+        if step % 25 == 0:
+            other = g.normal(size=x.shape)
+            other *= size / np.linalg.norm(other, axis=-1, keepdims=True)
+            x = np.where(push.any(axis=-1, keepdims=True), other, x)
+    raise OptionError(f"rotations of shape {rotations.shape}: no tokens were found whose hashes are clear in all rounds; "
+                      "choose fewer rounds or more dimensions")
+
+
+def _push(x: Values, rotations: Values, factors: Any) -> Values:
+    """Unit vectors along the columns that are ahead by too little, added up; 0 for tokens whose hashes are clear."""
+    turned, push, at = np.matmul(x[:, :, None], rotations), np.zeros_like(x), 0
+    room = np.linalg.norm(x, axis=-1)[:, :, None] * np.linalg.norm(rotations, axis=-2).max(axis=-1)[:, :, None]
+    for f in widths(rotations.shape[-1], factors):
+        part, columns = turned[..., at : at + f // 2], rotations[..., at : at + f // 2]
+        best, order = np.argmax(np.abs(part), axis=-1), np.sort(np.abs(part), axis=-1)
+        close = order[..., -1] - (order[..., -2] if f > 2 else -order[..., -1]) < CLEAR * room
+        chosen = np.take_along_axis(columns[None], best[..., None, :], axis=-1)
+        sign = np.sign(np.take_along_axis(part, best[..., None], axis=-1)[..., 0])
+        toward = np.swapaxes(chosen, -1, -2) * (sign * close)[..., None]
+        push = push + (toward / np.linalg.norm(toward, axis=-1, keepdims=True).clip(1e-300)).sum(axis=2)
+        at += f // 2
+    return push
 
 
 @family("normal", "everyday inputs", "any gross mistake")
@@ -110,7 +131,7 @@ def _normal(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("buckets", "buckets that are given, and differ from what a hash would find", "the sort is not by the buckets", USUAL,
-        applies=lambda want: want.takes("buckets") and hashes(want))  # fmt: skip
+        applies=lambda want: given(want) and hashes(want))  # fmt: skip
 def _buckets(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["buckets"] = uneven(g, sizes)
 
@@ -127,7 +148,7 @@ def _peaked(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("large", "range of the exponential", "overflow: NaN where weights should be one-hot", USUAL)
 def _large(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    x["qk"] = x["qk"] * 64.0
+    x["qk"] = x["qk"] * 512.0
 
 
 @family("short tokens", "what is added to the squared length of a key", "keys of short tokens are too short", USUAL)
@@ -143,20 +164,20 @@ def _lengths(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("one bucket", "the order of ties, and look back alone", "tokens that are equally good change chunks", USUAL)
 def _one_bucket(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    if want.takes("buckets"):
+    if given(want):
         x["buckets"] = np.zeros(tuple(sizes[a] for a in "bhrn"), dtype=np.int64)
     else:
         x["qk"] = 0.5 * x["qk"] + g.normal(size=(sizes["b"], sizes["h"], 1, sizes["d"]))
 
 
 @family("own buckets", "a bucket for each token", "numbers of buckets beyond what a table holds", USUAL,
-        applies=lambda want: want.takes("buckets"))  # fmt: skip
+        applies=given)  # fmt: skip
 def _own_buckets(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["buckets"] = g.random(tuple(sizes[a] for a in "bhrn")).argsort(axis=-1)
 
 
 @family("rounds alike", "keys that are met in every round", "duplicates count once, or too often", USUAL,
-        applies=lambda want: want.takes("buckets"))  # fmt: skip
+        applies=given)  # fmt: skip
 def _alike(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["buckets"] = np.repeat(uneven(g, {**sizes, "r": 1}), sizes["r"], axis=2)
     x["qk"] = x["qk"] * 0.5
@@ -238,7 +259,7 @@ def _close(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 def _between(g: Generator, x: Inputs, sizes: Sizes, apart: float) -> None:
     """Every fifth token points between two columns of a round, and that far to either side; the other tokens are clear."""
     turn = g.normal(size=tuple(sizes[a] for a in "hrdw"))
-    x["rotations"], x["qk"] = turn, cleared(x["qk"], turn, None)
+    x["rotations"], x["qk"] = turn, cleared(g, x["qk"], turn, None)
     for r in range(sizes["r"]):
         one, other = turn[:, r, :, 0], turn[:, r, :, 1 % sizes["w"]]
         way = ((one - other) / np.linalg.norm(one - other, axis=-1, keepdims=True).clip(1e-300))[:, None]
@@ -254,14 +275,14 @@ def _no_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 
 @family("zero tokens", "tokens that are zero and have no direction", "NaN from a length of zero", USUAL, soft=True,
-        applies=lambda want: want.takes("buckets"))  # fmt: skip
+        applies=given)  # fmt: skip
 def _zero_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["buckets"] = uneven(g, sizes)
     x["qk"][:, :, ::4] = 0.0
 
 
 @family("poison", "NaN in tokens that are padding", "uninitialised padding spreads", USUAL, soft=True,
-        applies=lambda want: want.takes("key_valid", "buckets"))  # fmt: skip
+        applies=lambda want: want.takes("key_valid") and given(want))  # fmt: skip
 def _poison(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     valid = np.arange(sizes["n"]) < sizes["n"] - 3
     x["key_valid"], x["buckets"] = np.broadcast_to(valid, (sizes["b"], sizes["n"])), uneven(g, sizes)

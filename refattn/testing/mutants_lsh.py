@@ -36,7 +36,7 @@ PUBLISHED = {
 @functools.cache
 def known(scheme: LSH) -> tuple[Mutant, ...]:
     """What kernels of this configuration do instead."""
-    return (*_conventions(scheme), *_neighbours(scheme), *_keys_and_scores(scheme), *_chunks(scheme), *_hashes(scheme),
+    return (*_conventions(scheme), *_keys_and_scores(scheme), *_chunks(scheme), *_hashes(scheme),
             *_rounds(scheme), *_padding(scheme), *_results(scheme), *backward(scheme))  # fmt: skip
 
 
@@ -65,32 +65,44 @@ def neighbour(id_: str, family: str, title: str, other: LSH, applies: Applies = 
 
 # ---- configurations
 def _conventions(scheme: LSH) -> list[Mutant]:
-    """Published code, with the chunk, the order and the factors of the scheme that is asked for."""
+    """One field changed, then published code with the chunk, the order and the factors of the scheme that is asked for."""
     kept = {name: getattr(scheme, name) for name in ("chunk", "causal", "factors")}
-    found = {i: (title, replace(LSH.conventions[name], **kept)) for i, (name, title) in PUBLISHED.items()}
-    return [neighbour(i, "conventions", title, other, convention=True) for i, (title, other) in found.items() if other != scheme]
+    published = [(i, title, replace(LSH.conventions[name], **kept)) for i, (name, title) in PUBLISHED.items()]
+    seen, out = {_same(scheme)}, []
+    for i, title, other in (*_neighbours(scheme), *published):
+        if _same(other) not in seen:
+            seen.add(_same(other))
+            out.append(neighbour(i, "conventions", title, other, convention=True))
+    return out
 
 
-def _neighbours(scheme: LSH) -> list[Mutant]:
+def _same(scheme: LSH) -> LSH:
+    """Where nothing is met twice in another way than in 2020's count, that count is the union of all rounds."""
+    plain_ = scheme.wrap == "none" or (scheme.wrap == "rounds" and scheme.within_bucket)
+    alike = scheme.duplicates == "2020" and (scheme.before, scheme.after) == (1, 0) and plain_
+    return replace(scheme, duplicates="once") if alike else scheme
+
+
+def _neighbours(scheme: LSH) -> list[tuple[str, str, LSH]]:
     """One field changed, where published code or papers differ."""
-    wraps = {"none": "L5: nothing stands before the first chunk, where its round's last chunk or that of another round should",
-             "round": "the last chunk of a round stands before its first", "rounds": "the chunk before runs through all rounds, around the end"}
-    found = [neighbour(f"L5{w}", "chunks", title, replace(scheme, wrap=w),
-                       lambda c, _, w=w: many(c) or "none" not in (w, c.scheme.wrap) or scheme.within_bucket is False, convention=True)
-             for w, title in wraps.items() if w != scheme.wrap]  # fmt: skip
-    counts = {"counted": "L8: duplicates are not corrected, a key met several times counts as often",
+    wraps = {"none": "L5: no chunk before the first, where its round's last chunk or that of another round should stand",
+             "round": "the last chunk of a round stands before its first", "rounds": "the look back runs through all rounds, around the end"}
+    counts = {"counted": "L8: duplicates are not corrected: a key met several times counts as often",
               "once": "every key counts once, however often it is met", "2020": "duplicates are counted as in trax of February 2020"}
-    found += [neighbour(f"L8{d}", "rounds", title, replace(scheme, duplicates=d), convention=True)
-              for d, title in counts.items() if d != scheme.duplicates]  # fmt: skip
-    other = None if scheme.scale is not None else 1.0
-    title = "L2: scores are divided by √d" if other is None else "L2: scores are not divided by √d"
+    found = [(f"L5{w}", title, replace(scheme, wrap=w)) for w, title in wraps.items()]
+    found += [(f"L8{d}", title, replace(scheme, duplicates=d)) for d, title in counts.items()]
     if scheme.scale in (None, 1.0):
-        found.append(neighbour("L2", "scores", title, replace(scheme, scale=other), convention=True))
+        title = "L2: scores are divided by √d" if scheme.scale else "L2: scores are not divided by √d"
+        found.append(("L2", title, replace(scheme, scale=None if scheme.scale else 1.0)))
     hidden = "what lies in other buckets is " + ("seen" if scheme.within_bucket else "hidden")
-    found.append(neighbour("L15", "chunks", hidden, replace(scheme, within_bucket=not scheme.within_bucket), convention=True))
+    found.append(("L15", hidden, replace(scheme, within_bucket=not scheme.within_bucket)))
     if scheme.normalise:
         eps = 0.0 if scheme.eps else 1e-6
-        found.append(neighbour("L23", "keys", f"eps is {eps:g} under the root of a key's length", replace(scheme, eps=eps), convention=True))
+        found.append(("L23", f"eps is {eps:g} under the root of a key's length", replace(scheme, eps=eps)))
+    if scheme.self_score is not None:
+        found += [(f"L3{name}", f"{value:g} for the score of a token with itself: it shows in lse of tokens that are alone",
+                   replace(scheme, self_score=value))
+                  for name, value in (("e3", -1e3), ("e4", -1e4), ("5e4", -5e4), ("e5", -1e5), ("e9", -1e9))]  # fmt: skip
     return found
 
 
@@ -101,7 +113,8 @@ def _keys_and_scores(scheme: LSH) -> list[Mutant]:
         Mutant("L1q", "keys", "queries are divided by their length too", lambda c, _: c.option("normalise"),
                patches={"scores": lambda k, usual, x, keys: usual(keys, keys)}),
         Mutant("L2k", "keys", "keys are divided by their root mean square, not by their length: scores √d times too large",
-               lambda c, _: c.option("normalise"), patches={"scores": lambda k, usual, *a: usual(*a) * a[0].shape[-1] ** 0.5}),
+               lambda c, _: c.option("normalise") and c.option("scale") is not None,
+               patches={"scores": lambda k, usual, *a: usual(*a) * a[0].shape[-1] ** 0.5}),
         Mutant("L2t", "scores", "scores are divided by √d twice", lambda c, _: c.option("scale") is None,
                patches={"scores": lambda k, usual, *a: usual(*a) * a[0].shape[-1] ** -0.5}),
     ]  # fmt: skip
@@ -114,8 +127,6 @@ def _keys_and_scores(scheme: LSH) -> list[Mutant]:
                patches={"admits": lambda k, usual, i, j, *at: usual(i, j, *at) & (i != j)}),
         Mutant("L3a", "self", "the score of a token with itself is lowered by a constant, not set to it, as in trax: o is the same, "
                "lse of a token that is alone is not", patches={"own": _lowered}),
-        *(neighbour(f"L3{name}", "self", f"{value:g} for the score of a token with itself", replace(scheme, self_score=value))
-          for name, value in (("e3", -1e3), ("e4", -1e4), ("5e4", -5e4), ("e5", -1e5), ("e9", -1e9)) if value != scheme.self_score),
     ]  # fmt: skip
 
 
@@ -144,7 +155,8 @@ def _chunks(scheme: LSH) -> list[Mutant]:
         Mutant("L14", "chunks", "the tokens of a last chunk that is not full are lost as keys", _ragged, patches={"meet": _no_tail}),
         Mutant("L14p", "chunks", "empty slots of the last chunk are attended, as tokens that are zero",
                lambda case, _: _ragged(case, _) or case.given("key_valid") is not None, patches={"total": _phantoms}),
-        Mutant("L26", "chunks", "the last slot of the chunk before counts twice", lambda case, _: many(case), patches={"meet": _overlap}),
+        Mutant("L26", "chunks", "the last slot of the chunk before counts twice", lambda case, _: many(case) and scheme.duplicates != "once",
+               patches={"meet": _overlap}),
         Mutant("L11", "sort", "L11: tokens of one bucket in the reverse order", patches={"sort": _reversed_ties}),
         Mutant("L11d", "sort", "buckets in descending order", patches={"sort": lambda k, usual, b: usual(-b)}),
     ]  # fmt: skip
@@ -157,6 +169,7 @@ def _causal(scheme: LSH) -> list[Mutant]:
 
     return [
         Mutant("L9", "order", "L9: causal by the place in the sort, not by position",
+               lambda c, _: not scheme.within_bucket,  # in one bucket that is the place in memory
                patches={"precedes": lambda k, usual, i, j, at_i, at_j: at_i >= at_j}),
         Mutant("L9n", "order", "not causal", before=lambda s, x, t: (replace(s, causal=False), x._replace(positions=None))),
         Mutant("L9m", "order", "causal the wrong way: later positions are seen, earlier ones are not",
@@ -279,7 +292,8 @@ def _rounds(scheme: LSH) -> list[Mutant]:
                patches={"combine": _moved(True), "statistic": _moved_lse(True)}),
         Mutant("L22", "sort", "values are not sorted along with the keys", patches={"combine": _unsorted_values}),
         Mutant("L7", "rounds", "L7: the mean over rounds, not weighted by exp(lse) of each", several, patches={"combine": _mean}),
-        Mutant("L7t", "rounds", "rounds are weighted by the exp of their largest score, not of their lse", several,
+        Mutant("L7t", "rounds", "rounds are weighted by the exp of their largest score, not of their lse",
+               lambda c, _: rounds(c) and not (scheme.normalise and scheme.self_score is None),  # then that of the token itself
                patches={"combine": _by_top}),
         Mutant("L7s", "rounds", "the sum over rounds, not weighted by exp(lse) of each", several,
                patches={"combine": lambda k, usual, *a: _mean(k, usual, *a) * k.times.shape[2]}),
