@@ -74,14 +74,20 @@ def complete(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     if "buckets" in x or "rotations" in x:
         return
     if not given(want) and not want.takes("rotations"):
-        lacks = "`rotations`, which factors need" if want.takes("buckets") else "neither `rotations` nor `buckets`"
-        raise OptionError(f"the candidate's signature names {'no ' * want.takes('buckets')}{lacks}; it must take one of them, as "
-                          "function(qk, v, rotations=...), to attend in the same buckets as the reference")
+        lacks = f"no `rotations`, which factors={want.option('factors')} need" if want.takes("buckets") \
+            else "neither `rotations` nor `buckets`: it must take one of them"
+        raise OptionError(f"the candidate's signature names {lacks}; kernels are called as function(qk, v, rotations=...) or "
+                          "function(qk, v, buckets=...), so that they attend in the same buckets as the reference")
     if not hashes(want):
         x["buckets"] = uneven(g, sizes)
         return
     x["rotations"] = g.normal(size=tuple(sizes[a] for a in "hrdw"))
     x["qk"] = cleared(g, x["qk"], x["rotations"], want.option("factors"))
+
+
+def between(want: Want) -> bool:
+    """Whether the first two columns of rotations are of one digit."""
+    return want.option("factors") is None or want.option("factors")[0] > 2
 
 
 def uneven(g: Generator, sizes: Sizes) -> Values:
@@ -244,24 +250,24 @@ def _positions(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 
 @family("open hashes", "a hash that rounding may turn: hand `buckets` back to have this judged", "values of other buckets",
         {"odd": tier(1, 2, 37, 24, 20, 2, 4, RAGGED)},
-        applies=lambda want: want.takes("rotations") and want.option("factors") is None)  # fmt: skip
+        applies=lambda want: want.takes("rotations") and between(want))  # fmt: skip
 def _open(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    _between(g, x, sizes, 0.0)
+    _between(g, x, sizes, want, 0.0)
 
 
 @family("close hashes", "a hash that is computed in half precision", "tokens of other buckets than the reference's",
         {"odd": tier(1, 2, 37, 24, 20, 2, 4, RAGGED)},
-        applies=lambda want: want.takes("rotations") and want.option("factors") is None and want.dtype in ("float32", "float64"))  # fmt: skip
+        applies=lambda want: want.takes("rotations") and between(want) and want.dtype in ("float32", "float64"))  # fmt: skip
 def _close(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
-    _between(g, x, sizes, CLOSE)
+    _between(g, x, sizes, want, CLOSE)
 
 
-def _between(g: Generator, x: Inputs, sizes: Sizes, apart: float) -> None:
+def _between(g: Generator, x: Inputs, sizes: Sizes, want: Want, apart: float) -> None:
     """Every fifth token points between two columns of a round, and that far to either side; the other tokens are clear."""
     turn = g.normal(size=tuple(sizes[a] for a in "hrdw"))
-    x["rotations"], x["qk"] = turn, cleared(g, x["qk"], turn, None)
+    x["rotations"], x["qk"] = turn, cleared(g, x["qk"], turn, want.option("factors"))
     for r in range(sizes["r"]):
-        one, other = turn[:, r, :, 0], turn[:, r, :, 1 % sizes["w"]]
+        one, other = turn[:, r, :, 0], turn[:, r, :, 1]
         way = ((one - other) / np.linalg.norm(one - other, axis=-1, keepdims=True).clip(1e-300))[:, None]
         some = x["qk"][:, :, r :: 5 * sizes["r"]] + 8.0 * (one + other)[:, None] / sizes["d"] ** 0.5
         side = apart * np.linalg.norm(some, axis=-1, keepdims=True) * g.choice([-1.0, 1.0], size=(*some.shape[:-1], 1))
@@ -274,11 +280,12 @@ def _no_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     return None
 
 
-@family("zero tokens", "tokens that are zero and have no direction", "NaN from a length of zero", USUAL, soft=True,
-        applies=given)  # fmt: skip
+@family("zero tokens", "tokens that are zero and have no direction", "NaN from a length of zero", USUAL,
+        applies=lambda want: given(want) and (want.option("eps") > 0 or (want.option("causal") and want.option("self_score") is not None)))  # fmt: skip
 def _zero_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    """Where eps is 0, what others see of such a key has no gradient: then the last token alone, which no other sees."""
     x["buckets"] = uneven(g, sizes)
-    x["qk"][:, :, ::4] = 0.0
+    x["qk"][:, :, slice(None, None, 4) if want.option("eps") > 0 else slice(-1, None)] = 0.0
 
 
 @family("poison", "NaN in tokens that are padding", "uninitialised padding spreads", USUAL, soft=True,

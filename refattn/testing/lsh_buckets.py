@@ -6,6 +6,7 @@ x·R, be the largest one. What is clear must be found; where several are open, e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,14 @@ from refattn.backend import load, using
 from refattn.ops.angular_hash import widths
 from refattn.precision import Precision
 from refattn.testing.cases import Case
-from refattn.testing.locate import locate
+from refattn.testing.locate import indices
 from refattn.testing.verdicts import Level, TensorVerdict, Worst
 
 Values = Any
+
+
+class Hashed(Case):
+    """A case whose buckets are what a candidate made of its rotations."""
 
 
 def judge(case: Case, name: str, got: Values, precision: Precision) -> TensorVerdict:
@@ -29,14 +34,14 @@ def judge(case: Case, name: str, got: Values, precision: Precision) -> TensorVer
         return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {shape}, one for each round and token")
     if got.dtype.kind not in "iu":
         return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name}; buckets are whole numbers")
-    got = got.astype(np.int64)
+    got = _in_round(case, got.astype(np.int64))
     wrong = (got != _given(case) if case.inputs.rotations is None else ~_allowed(case, got, precision)) & _tokens(case)
     if not wrong.any():
         return TensorVerdict(name, Level.OK)
     want = _given(case) if case.inputs.rotations is None else _found(case)
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     worst = Worst(at, float(got[at]), float(want[at]), 0.0, float("inf"))
-    where = locate(wrong) + _telling(case, got, want)
+    where = _places(wrong) + _telling(case, got, want)
     return TensorVerdict(name, Level.FAIL, "decision", worst, float("inf"), share=float(wrong.mean()), where=where)
 
 
@@ -44,8 +49,9 @@ def given(case: Case, decisions: Mapping[str, Values]) -> Case:
     """The case with the candidate's buckets as inputs, in place of rotations."""
     if case.inputs.rotations is None:
         return case
-    inputs = case.inputs._replace(buckets=np.asarray(decisions["buckets"]).astype(np.int64), rotations=None)
-    return replace(case, inputs=inputs, scheme=replace(case.scheme, factors=None))
+    found = _in_round(case, np.asarray(decisions["buckets"]).astype(np.int64))
+    inputs = case.inputs._replace(buckets=found, rotations=None)
+    return Hashed(**{**vars(case), "inputs": inputs, "scheme": replace(case.scheme, factors=None)})
 
 
 def doubtful(case: Case, precision: Precision) -> str:
@@ -110,18 +116,34 @@ def _tokens(case: Case) -> Values:
     return np.ones((b, h, r, n), bool) if valid is None else np.broadcast_to(valid[:, None, None, :], (b, h, r, n))
 
 
+def _in_round(case: Case, got: Values) -> Values:
+    """Buckets without the round that many kernels add to them, as bucket + round·count: every round is sorted by itself."""
+    if case.inputs.rotations is None:
+        apart = got - _given(case)
+        first = np.take_along_axis(apart, np.argmax(_tokens(case), axis=-1)[..., None], axis=-1)
+        return got - first if not ((apart != first) & _tokens(case)).any() else got
+    count, rounds = _count(case), np.arange(got.shape[2])[:, None]
+    own = got - rounds * count
+    return own if not (((own < 0) | (own >= count)) & _tokens(case)).any() else got
+
+
+def _count(case: Case) -> int:
+    return math.prod(widths(case.inputs.rotations.shape[-1], case.scheme.factors))
+
+
+def _places(wrong: Values) -> str:
+    """Where wrong buckets are, in words."""
+    axes = zip(("item", "head", "round", "token"), wrong.shape, strict=True)
+    hits = [(name, np.flatnonzero(wrong.any(axis=tuple(a for a in range(4) if a != i))), size) for i, (name, size) in enumerate(axes)]
+    parts = [f"{name}{'s' * (len(hit) > 1)} {indices(hit, size)} of {size}" for name, hit, size in hits if len(hit) < size]
+    return ", ".join([f"{int(wrong.sum())} of {wrong.size} tokens in rounds", *parts])
+
+
 def _telling(case: Case, got: Values, want: Values) -> str:
     """What numbering the buckets have instead, in words; "" if it is none that is known."""
-    if case.inputs.rotations is None:
+    if case.inputs.rotations is None or case.scheme.factors is not None:
         return ""
-    count = 1
-    for f in widths(case.inputs.rotations.shape[-1], case.scheme.factors):
-        count *= f
-    tokens, half = _tokens(case), count // 2
-    rounds = np.arange(got.shape[2])[:, None]
-    kinds = {
-        "they carry their round, as bucket + round·count: hand back 0 … count − 1 in every round": want + rounds * count,
-        "they are numbered by [−xR; xR] where [xR; −xR] is asked for": (want + half) % count,
-        "the sign of the product is lost: argmax |xR| has half of the buckets": want % half if case.scheme.factors is None else None,
-    }
-    return "".join(f"; {text}" for text, other in kinds.items() if other is not None and not ((got != other) & tokens).any())
+    half = _count(case) // 2
+    kinds = {"numbered by [−xR; xR] where [xR; −xR] is asked for": (want + half) % (2 * half),
+             "argmax of |xR|, without the sign": want % half}  # fmt: skip
+    return "".join(f"; {text}" for text, other in kinds.items() if not ((got != other) & _tokens(case)).any())

@@ -304,12 +304,17 @@ def _rounds(scheme: LSH) -> list[Mutant]:
     ]  # fmt: skip
 
 
-def _by_round(kernel: LSHStaged, s: Array, c: Array, v: Array) -> list[tuple[Array, Array]]:
-    """Σ exp(s − c) and Σ exp(s − c) v of each round, (B, H, n, 1) and (B, H, n, e)."""
-    b, found, e = of(s), [], kernel.weights(s, c)
+def _by_round(kernel: LSHStaged, s: Array, v: Array) -> list[tuple[Array, Array, Array]]:
+    """Σ exp(s − c), Σ exp(s − c) v and the gauge c of each round, (B, H, n, ·), as kernels compute them before they merge."""
+    b, found = of(s), []
     for r in range(kernel.times.shape[2]):
-        part = e * b.lift(kernel.part(kernel.times[:, :, r]))
-        found.append((b.xp.sum(part, axis=-1, keepdims=True), b.xp.matmul(part, v)))
+        w = kernel.w * kernel.part(kernel.times[:, :, r])
+        see = w > 0
+        c = b.constant(b.xp.max(b.xp.where(see, s, -math.inf), axis=-1, keepdims=True))
+        c = b.xp.where(see.any(axis=-1, keepdims=True), c, 0.0)
+        e = b.xp.where(see, b.xp.exp(b.xp.where(see, s - c, 0.0)), 0.0)
+        e = e if ((w == 0) | (w == 1)).all() else e * b.lift(w)
+        found.append((b.xp.sum(e, axis=-1, keepdims=True), b.xp.matmul(e, v), c))
     return found
 
 
@@ -325,18 +330,24 @@ def _over(a: Array, z: Array) -> Array:
 
 
 def _mean(kernel: LSHStaged, usual: Any, e: Array, z: Array, v: Array, s: Array, c: Array) -> Array:
-    parts = [_over(a, z) for z, a in _by_round(kernel, s, c, v)]
+    parts = [_over(a, z) for z, a, _ in _by_round(kernel, s, v)]
     return _added(parts) / float(len(parts))
 
 
 def _by_top(kernel: LSHStaged, usual: Any, e: Array, z: Array, v: Array, s: Array, c: Array) -> Array:
-    xp, weighted, total = of(s).xp, [], []
-    for r, (z_r, a_r) in enumerate(_by_round(kernel, s, c, v)):
-        seen = (kernel.times[:, :, r] > 0) & kernel.see
-        top = xp.max(xp.where(seen, s, -math.inf), axis=-1, keepdims=True)
-        w = xp.where(seen.any(axis=-1, keepdims=True), xp.exp(xp.where(top == -math.inf, 0.0, top - c)), 0.0)
-        weighted, total = [*weighted, w * _over(a_r, z_r)], [*total, w]
-    return _over(_added(weighted), _added(total))
+    parts = _by_round(kernel, s, v)
+    weights, _ = _levels(parts)
+    return _over(_added([w * _over(a, z) for w, (z, a, _) in zip(weights, parts, strict=True)]), _added(weights))
+
+
+def _levels(parts: list[tuple[Array, Array, Array]]) -> tuple[list[Array], Array]:
+    """exp(c − top) of each round, 0 where it sees nothing, and top, the largest gauge."""
+    xp, top = of(parts[0][0]).xp, None
+    for z, _, c in parts:
+        c = xp.where(z == 0.0, -math.inf, c)
+        top = c if top is None else xp.maximum(top, c)
+    top = xp.where(top == -math.inf, 0.0, top)
+    return [xp.where(z == 0.0, 0.0, xp.exp(c - top)) for z, _, c in parts], top
 
 
 def _gathered(x: Array, at: Host) -> Array:
@@ -346,33 +357,33 @@ def _gathered(x: Array, at: Host) -> Array:
     return xp.reshape(xp.take(xp.reshape(x, (b * h * n, width)), flat, axis=0), x.shape)
 
 
-def _places(kernel: LSHStaged, itself: bool) -> list[Host]:
-    """Of each round, whose row a token gets: what stands in the slot of its own number, or in the slot that that token's number names."""
-    orders = [kernel.order[:, :, r] for r in range(kernel.order.shape[2])]
-    return [np.take_along_axis(o, o, axis=-1) if itself else o for o in orders]
+def _misplaced(kernel: LSHStaged, s: Array, v: Array, itself: bool) -> list[tuple[Array, Array, Array]]:
+    """The parts of rounds, of which a token gets the row that stands in the slot of its own number, or, where the sort is
+    undone by itself, in the slot that the token in that slot names."""
+    out = []
+    for r, part in enumerate(_by_round(kernel, s, v)):
+        order = kernel.order[:, :, r]
+        at = np.take_along_axis(order, order, axis=-1) if itself else order
+        z, a, c = (_gathered(x, at) for x in part)
+        out.append((z, a, c))
+    return out
 
 
 def _moved(itself: bool) -> Callable[..., Array]:
     def combine(kernel: LSHStaged, usual: Any, e: Array, z: Array, v: Array, s: Array, c: Array) -> Array:
-        moved, total = _moved_parts(kernel, s, c, v, itself)
-        return _over(moved, total)
+        parts = _misplaced(kernel, s, v, itself)
+        weights, _ = _levels(parts)
+        pairs = list(zip(weights, parts, strict=True))
+        return _over(_added([w * a for w, (_, a, _) in pairs]), _added([w * z for w, (z, _, _) in pairs]))
 
     return combine
 
 
-def _moved_parts(kernel: LSHStaged, s: Array, c: Array, v: Array, itself: bool) -> tuple[Array, Array]:
-    """Sums over rounds of rows at wrong places, in the gauge of the largest of them."""
-    xp, top = of(s).xp, of(s).constant(of(s).xp.max(c, axis=-2, keepdims=True))
-    parts = list(zip(_by_round(kernel, s, c, v), _places(kernel, itself), strict=True))
-    w = xp.exp(xp.maximum(c - top, -700.0))
-    return _added([_gathered(w * a, at) for (_, a), at in parts]), _added([_gathered(w * z, at) for (z, _), at in parts])
-
-
 def _moved_lse(itself: bool) -> Callable[..., Array]:
     def statistic(kernel: LSHStaged, usual: Any, z: Array, c: Array, s: Array) -> Array:
-        _, total = _moved_parts(kernel, s, c, kernel.v, itself)
-        xp = of(s).xp
-        return xp.log(total) + of(s).constant(xp.max(c, axis=-2, keepdims=True))
+        parts = _misplaced(kernel, s, kernel.v, itself)
+        weights, top = _levels(parts)
+        return usual(_added([w * z for w, (z, _, _) in zip(weights, parts, strict=True)]), top, s)
 
     return statistic
 

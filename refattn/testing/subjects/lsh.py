@@ -29,7 +29,7 @@ def nulls(case: Case) -> dict[str, Values]:
 
 def note(scheme: Any, cases: Any) -> str:
     """What cases with buckets alone, or with rotations alone, leave out."""
-    if cases and all(c.given("rotations") is None for c in cases):
+    if cases and all(c.given("rotations") is None and not isinstance(c, lsh_buckets.Hashed) for c in cases):
         return "no case has rotations: the hash was not judged (a candidate whose signature names `rotations` gets them)"
     return ""
 
