@@ -118,6 +118,8 @@ def _tokens(case: Case) -> Values:
 
 def _in_round(case: Case, got: Values) -> Values:
     """Buckets without the round that many kernels add to them, as bucket + round·count: every round is sorted by itself."""
+    if not got.size:
+        return got
     if case.inputs.rotations is None:
         apart = got - _given(case)
         first = np.take_along_axis(apart, np.argmax(_tokens(case), axis=-1)[..., None], axis=-1)
@@ -140,10 +142,10 @@ def _places(wrong: Values) -> str:
 
 
 def _telling(case: Case, got: Values, want: Values) -> str:
-    """What numbering the buckets have instead, in words; "" if it is none that is known."""
+    """What numbering nine of ten buckets have instead, in words; "" if it is none that is known."""
     if case.inputs.rotations is None or case.scheme.factors is not None:
         return ""
     half = _count(case) // 2
     kinds = {"numbered by [−xR; xR] where [xR; −xR] is asked for": (want + half) % (2 * half),
              "argmax of |xR|, without the sign": want % half}  # fmt: skip
-    return "".join(f"; {text}" for text, other in kinds.items() if not ((got != other) & _tokens(case)).any())
+    return "".join(f"; {text}" for text, other in kinds.items() if np.mean((got == other)[_tokens(case)]) > 0.9)

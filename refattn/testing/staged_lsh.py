@@ -22,6 +22,11 @@ from refattn.testing.stages import Stages
 Array = Any
 Host = Any  # a NumPy array, also inside a reading
 TINY = 1e-9  # of the count of 2020
+WALKED = {"turn", "admits", "precedes"}
+"""Stages by which ``count`` walks over slots."""
+KEPT = 4
+_MET: dict[Any, Any] = {}
+"""Meetings that were counted last."""
 
 
 @dataclass
@@ -108,8 +113,18 @@ class LSHStaged(Stages):
         return slots.reshape(*lead, chunks, c)
 
     def meet(self, slots: Host) -> Host:
-        """times (B, H, r, n, n): in how many slots i, in its own slot of round r, sees j."""
-        return self.count(slots, slots, range(-self.scheme.before, self.scheme.after + 1))
+        """times (B, H, r, n, n): in how many slots i, in its own slot of round r, sees j. Most mistakes leave it as it is."""
+        offsets = range(-self.scheme.before, self.scheme.after + 1)
+        if WALKED & self.patches.keys():
+            return self.count(slots, slots, offsets)
+        fields = tuple(getattr(self.scheme, name) for name in ("chunk", "before", "after", "wrap", "causal", "within_bucket"))
+        arrays = (slots, self.positions, self.buckets) if self.scheme.within_bucket else (slots, self.positions)
+        key = (fields, *((x.shape, x.tobytes()) for x in arrays))
+        if key not in _MET:
+            while len(_MET) >= KEPT:
+                del _MET[next(iter(_MET))]
+            _MET[key] = self.count(slots, slots, offsets)
+        return _MET[key]
 
     def count(self, slots: Host, keys: Host, offsets: Sequence[int]) -> Host:
         """How often tokens in `slots` meet those in `keys`, that many chunks further on."""
