@@ -32,8 +32,8 @@ STATISTICS = ("o", "lse", "do", "dlse")
 class Fields:
     """A scheme's inputs and results as plain names, all that another process has to know of it.
 
-    fixed: floats that have no gradient. outputs: results in the order of a tuple. decided: discrete outcomes that a dict of results may hold besides. heads:
-    inputs of shape (..., H, n, d).
+    outputs: results in the order of a tuple. decided: discrete outcomes that a dict of results may hold besides. heads:
+    inputs of shape (..., H, n, d). fixed: floats that have no gradient.
     """
 
     required: tuple[str, ...]

@@ -15,7 +15,7 @@ WHOLE, RAGGED, FEW, ONE_MORE, FIXED = 0, -1, -2, -3, -4
 """How n follows the chunk of the scheme, where sizes have no chunk yet: a multiple of two chunks, none of one, fewer tokens
 than a chunk has slots, one more than those, and as it stands."""
 CLEAR = 0.05
-"""How far the largest product of a hash is ahead of the next one, in units of |x|·|largest column|: more than any format errs."""
+"""How far the largest product of a hash is ahead of the next, in units of |x|·|longest column|: more than formats err."""
 CLOSE = 1.5e-5
 """Between what float32 may err by and what half precision does, in units of |x|·|difference of columns|."""
 FAMILIES: list[Family] = []
@@ -76,7 +76,7 @@ def complete(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     if not given(want) and not want.takes("rotations"):
         lacks = f"no `rotations`, which factors={want.option('factors')} need" if want.takes("buckets") \
             else "neither `rotations` nor `buckets`: it must take one of them"
-        raise OptionError(f"the candidate's signature names {lacks}; kernels are called as function(qk, v, rotations=...) or "
+        raise OptionError(f"the candidate's signature names {lacks}; call it as function(qk, v, rotations=...) or "
                           "function(qk, v, buckets=...), so that they attend in the same buckets as the reference")
     if not hashes(want):
         x["buckets"] = uneven(g, sizes)
@@ -88,6 +88,11 @@ def complete(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
 def between(want: Want) -> bool:
     """Whether the first two columns of rotations are of one digit."""
     return want.option("factors") is None or want.option("factors")[0] > 2
+
+
+def unseen_last(want: Want) -> bool:
+    """Whether no gradient reaches the last token's key: no other token sees it, and its own score is set."""
+    return bool(want.option("causal")) and want.option("self_score") is not None
 
 
 def uneven(g: Generator, sizes: Sizes) -> Values:
@@ -211,8 +216,8 @@ def _one_more(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["v"] = x["v"] + 2.0
 
 
-@family("one token", "a token that is alone", "NaN, or the score of a token with itself", {"one": {**ODD, "n": 1, "c": FIXED}},
-        exempt=("mean of V", "own value"))  # fmt: skip
+@family("one token", "a token that is alone", "NaN, or the score of a token with itself",
+        {"one": {**ODD, "n": 1, "c": FIXED}}, exempt=("mean of V", "own value"))  # fmt: skip
 def _one_token(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     return None
 
@@ -235,8 +240,8 @@ def _padding(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["key_valid"][:, -1] = True
 
 
-@family("padded item", "an item that is nothing but padding, and one with a single token", "NaN or the mean of V in empty items",
-        {"odd": {**ODD, "b": 3}}, applies=lambda want: want.takes("key_valid"),
+@family("padded item", "an item that is nothing but padding, and one with a single token",
+        "NaN or the mean of V in empty items", {"odd": {**ODD, "b": 3}}, applies=lambda want: want.takes("key_valid"),
         fits=lambda want, sizes: sizes["b"] > 2)  # fmt: skip
 def _padded_item(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     x["key_valid"] = np.arange(sizes["n"]) < np.array([sizes["n"] - 3, 0, 1])[: sizes["b"], None]
@@ -274,14 +279,14 @@ def _between(g: Generator, x: Inputs, sizes: Sizes, want: Want, apart: float) ->
         x["qk"][:, :, r :: 5 * sizes["r"]] = some + (side - (some * way).sum(axis=-1, keepdims=True)) * way
 
 
-@family("no tokens", "an axis of length zero", "an exception or a wrong shape", {"zero": {**ODD, "n": 0, "c": FIXED}}, lenient=True,
-        exempt=NULL_ROWS)  # fmt: skip
+@family("no tokens", "an axis of length zero", "an exception or a wrong shape",
+        {"zero": {**ODD, "n": 0, "c": FIXED}}, lenient=True, exempt=NULL_ROWS)  # fmt: skip
 def _no_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     return None
 
 
 @family("zero tokens", "tokens that are zero and have no direction", "NaN from a length of zero", USUAL,
-        applies=lambda want: given(want) and (want.option("eps") > 0 or (want.option("causal") and want.option("self_score") is not None)))  # fmt: skip
+        applies=lambda want: given(want) and (want.option("eps") > 0 or unseen_last(want)))  # fmt: skip
 def _zero_tokens(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
     """Where eps is 0, what others see of such a key has no gradient: then the last token alone, which no other sees."""
     x["buckets"] = uneven(g, sizes)

@@ -31,7 +31,8 @@ def judge(case: Case, name: str, got: Values, precision: Precision) -> TensorVer
     """OK if every token that is not padding is in a bucket that its margins allow, or where it was put."""
     got, shape = np.asarray(got), _shape(case)
     if got.shape != shape:
-        return TensorVerdict(name, Level.FAIL, "shape", where=f"shape {got.shape} instead of {shape}, one for each round and token")
+        where = f"shape {got.shape} instead of {shape}, one for each round and token"
+        return TensorVerdict(name, Level.FAIL, "shape", where=where)
     if got.dtype.kind not in "iu":
         return TensorVerdict(name, Level.FAIL, "dtype", where=f"dtype {got.dtype.name}; buckets are whole numbers")
     got = _in_round(case, got.astype(np.int64))
@@ -62,8 +63,9 @@ def doubtful(case: Case, precision: Precision) -> str:
     for _, _, may in _digits(case, precision):
         open_ |= may.sum(axis=-1) > 1
     count = int((open_ & _tokens(case)).sum())
-    return f"{count} of {open_.size} hashes lie within rounding of another bucket; a kernel that hands `buckets` back is judged" \
-        if count else ""
+    if not count:
+        return ""
+    return f"{count} of {open_.size} hashes lie within rounding of another bucket: hand `buckets` back to have this judged"
 
 
 def _digits(case: Case, precision: Precision) -> Iterator[tuple[int, int, Values]]:
@@ -136,7 +138,8 @@ def _count(case: Case) -> int:
 def _places(wrong: Values) -> str:
     """Where wrong buckets are, in words."""
     axes = zip(("item", "head", "round", "token"), wrong.shape, strict=True)
-    hits = [(name, np.flatnonzero(wrong.any(axis=tuple(a for a in range(4) if a != i))), size) for i, (name, size) in enumerate(axes)]
+    others = [tuple(a for a in range(4) if a != i) for i in range(4)]
+    hits = [(name, np.flatnonzero(wrong.any(axis=other)), size) for other, (name, size) in zip(others, axes, strict=True)]
     parts = [f"{name}{'s' * (len(hit) > 1)} {indices(hit, size)} of {size}" for name, hit, size in hits if len(hit) < size]
     return ", ".join([f"{int(wrong.sum())} of {wrong.size} tokens in rounds", *parts])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from refattn.backend import of
 from refattn.testing.cases import Case
-from refattn.testing.mutants import Mutant, reading
+from refattn.testing.mutants import Mutant
 from refattn.testing.staged_lsh import LSHStaged, plain
 from refattn.testing.tolerance import exact_in
 
@@ -74,8 +73,6 @@ def _weights(scheme: Any) -> list[Mutant]:
                patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, None, lse)}),
         Mutant("B6s", "lse", "dlse has the wrong sign", lambda c, _: c.dlse is not None,
                patches={"delta": lambda k, usual, do, o, dlse, lse: usual(do, o, -1.0 * dlse, lse)}),
-        Mutant("B14", "lse", "weights from lse alone, in float32, of tokens that see only themselves: near −1e5 its digits end at 0.0078",
-               lambda c, dtype: dtype != "float64" and (c.option("self_score") or 0) < -1e3, patches={"recompute": _from_lse}, rounds=True),
         Mutant("B17", "softmax", "dv from weights that are not divided by their sum", patches={"pull_v": _whole_weights}),
     ]  # fmt: skip
     if scheme.duplicates != "counted":
@@ -96,13 +93,6 @@ def _constant_merge(kernel: LSHStaged, usual: Any, p: Array, dp: Array, delta: A
         ds = part * (dp - own)
         total = ds if total is None else total + ds
     return total
-
-
-def _from_lse(kernel: LSHStaged, usual: Any, s: Array, top: Array, z: Array, lse: Array) -> Array:
-    """exp(s − lse) with lse rounded to float32."""
-    xp = of(s).xp
-    kept = xp.where(lse == -math.inf, 0.0, lse if reading() else exact_in(lse, "float32"))
-    return kernel.weights(s, kept)
 
 
 def _whole_weights(kernel: LSHStaged, usual: Any, p: Array, do: Array) -> Array:

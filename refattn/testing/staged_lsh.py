@@ -1,6 +1,7 @@
 """LSH attention in stages that a mutant may override: a third implementation, beside the definition and the text.
 
-    decide (hash) → sort → cut → meet (turn, admits) → tally → keys → scores → own → gauge → weights → total → combine → statistic
+    decide (hash) → sort → cut → meet (turn, admits) → tally
+    keys → scores → own → gauge → weights → total → combine → statistic
     recompute → delta → pull_weights → soften → pull_own → pull_q, pull_k, pull_v → pull_keys → join
 
 Slots are lists of tokens on the host, −1 where none stands. What they come to is a count for each pair and round, and one
@@ -79,7 +80,7 @@ class LSHStaged(Stages):
 
     def decide(self) -> Host:
         """Buckets (B, H, r, n), given or hashed."""
-        b, h, n, _ = self.inputs.qk.shape
+        b, h, *_ = self.inputs.qk.shape
         given = self.given("buckets")
         found = self.do("hash", plain(self.x), plain(self.given("rotations"))) if given is None else plain(given)
         return np.broadcast_to(found, (b, h, *found.shape[-2:]))
@@ -113,11 +114,12 @@ class LSHStaged(Stages):
         return slots.reshape(*lead, chunks, c)
 
     def meet(self, slots: Host) -> Host:
-        """times (B, H, r, n, n): in how many slots i, in its own slot of round r, sees j. Most mistakes leave it as it is."""
+        """times (B, H, r, n, n): in how many slots i, in its own slot of round r, sees j. Most mistakes leave it."""
         offsets = range(-self.scheme.before, self.scheme.after + 1)
         if WALKED & self.patches.keys():
             return self.count(slots, slots, offsets)
-        fields = tuple(getattr(self.scheme, name) for name in ("chunk", "before", "after", "wrap", "causal", "within_bucket"))
+        names = ("chunk", "before", "after", "wrap", "causal", "within_bucket")
+        fields = tuple(getattr(self.scheme, name) for name in names)
         arrays = (slots, self.positions, self.buckets) if self.scheme.within_bucket else (slots, self.positions)
         key = (fields, *((x.shape, x.tobytes()) for x in arrays))
         if key not in _MET:
@@ -175,7 +177,8 @@ class LSHStaged(Stages):
 
     def bucket_in(self, token: Host, at: Host) -> Host:
         b, h = token.shape[:2]
-        return self.buckets[np.arange(b).reshape(-1, 1, 1, 1, 1), np.arange(h).reshape(-1, 1, 1, 1), self.round_of(at), token]
+        item, head = np.arange(b).reshape(-1, 1, 1, 1, 1), np.arange(h).reshape(-1, 1, 1, 1)
+        return self.buckets[item, head, self.round_of(at), token]
 
     def tally(self, met: Host) -> Host:
         """How much each pair counts (B, H, n, n), from how often it meets."""

@@ -80,12 +80,14 @@ def test_the_staged_kernel_is_the_scheme(variant: Variant) -> None:
 def text_of(scheme: LSH) -> tuple[Any, Any]:
     """The scheme itself as a candidate."""
 
-    def forward(qk: Array, v: Array, rotations: Any = None, buckets: Any = None, positions: Any = None, key_valid: Any = None) -> Any:
+    def forward(qk: Array, v: Array, rotations: Any = None, buckets: Any = None, positions: Any = None,
+                key_valid: Any = None) -> Any:
         bare = scheme if buckets is None else replace(scheme, factors=None)
         o, saved = bare.forward(qk, v, rotations, buckets, positions, key_valid)
         return {"o": o, "lse": saved.lse, "buckets": buckets if saved.buckets is None else saved.buckets}
 
-    def vjp(qk: Array, v: Array, do: Array, buckets: Array, dlse: Any = None, positions: Any = None, key_valid: Any = None) -> Any:
+    def vjp(qk: Array, v: Array, do: Array, buckets: Array, dlse: Any = None, positions: Any = None,
+            key_valid: Any = None) -> Any:
         bare = replace(scheme, factors=None)
         _, saved = bare.forward(qk, v, None, buckets, positions, key_valid)
         grads = bare.vjp(saved, do, dlse=dlse)
@@ -121,6 +123,12 @@ def test_a_strangers_kernel_conforms(dtype: str) -> None:
     report = check(kernel.attention, CAUSAL, vjp=kernel.attention_vjp, dtype=dtype, only=f"family={families}")
     assert report.level == Level.OK, report
     assert not any("rotations" in note for note in report.notes)
+
+
+def test_weights_from_an_lse_near_the_self_score_are_rough_but_no_mistake() -> None:
+    """The output of a token that is alone is off by up to 0.4 %, as in published code: inside the bound, with a warning."""
+    report = check(lsh_kernel.from_lse, CAUSAL, only="family=one round,rounds alike,one token")
+    assert report.level == Level.WARN, report
 
 
 class in_float32:
@@ -167,7 +175,7 @@ def named(name: str, mutant_id: str, most: int) -> str:
     vars(part).update(refs=whole.refs, mutants=whole.mutants, cases=[c for c in whole.cases if c.id in best])
     with np.errstate(over="ignore"):
         failed, names = part.names(mutant_id)
-    assert failed or mutant_id == "B14", "outside of what a right kernel may return"  # B14 is inside, and looks like itself
+    assert failed
     return names[0] if names else ""
 
 
@@ -183,11 +191,14 @@ def test_the_published_mistakes_are_there_and_titles_tell_all_apart() -> None:
         assert len({m.title for m in mutants}) == len(mutants) == len(set(IDS[name]))
 
 
-USUAL = ("L1", "L2", "L3", "L3i", "L3a", "L4", "L5rounds", "L6", "L6b", "L7", "L8once", "L9", "L9n", "L10", "L10p", "L11", "L12p",
-         "L14p", "L15", "L16", "L16s", "L17", "L22", "L26", "B1", "B3", "B4", "B5", "B8l", "B10", "B11", "B12c", "B14")  # fmt: skip
+USUAL = ("L1", "L2", "L3", "L3i", "L3a", "L4", "L5rounds", "L6", "L6b", "L7", "L8once", "L9", "L9n", "L10", "L10p", "L11",
+         "L12p", "L14p", "L15", "L16", "L16s", "L17", "L22", "L26", "B1", "B3", "B4", "B5", "B8l", "B10", "B11", "B12c")  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant_id", [i if i in USUAL else pytest.param(i, marks=pytest.mark.sweep) for i in EVERY])
+ORDINARY = [i if i in USUAL else pytest.param(i, marks=pytest.mark.sweep) for i in EVERY]
+
+
+@pytest.mark.parametrize("mutant_id", ORDINARY)
 def test_every_mistake_is_found_and_called_by_its_name(mutant_id: str) -> None:
     """In the first setting that shows it."""
     where = next((s for s, ids in IDS.items() if mutant_id in ids and seen(s, mutant_id)), None)
@@ -220,16 +231,17 @@ def kernel_with(mutant_id: str, scheme: LSH, dtype: str = "float32") -> tuple[An
     def kept(out: dict[str, Array]) -> dict[str, Array]:
         return {n: x.astype(storage("float32" if n == "lse" else dtype)) for n, x in out.items()}
 
-    def forward(qk: Array, v: Array, rotations: Any = None, buckets: Any = None, positions: Any = None, key_valid: Any = None) -> Any:
-        c = case({"qk": qk, "v": v, "rotations": rotations, "buckets": buckets, "positions": positions, "key_valid": key_valid})
+    def forward(qk: Array, v: Array, rotations: Any = None, buckets: Any = None, positions: Any = None,
+                key_valid: Any = None) -> Any:
+        c = case(dict(zip(LSH.Inputs._fields, (qk, v, rotations, buckets, positions, key_valid), strict=True)))
         if mutant.backward or not mutant.applies(c, dtype):
             return kept(LSHStaged(scheme, c.inputs).run())
         return kept(mutant.values(c, dtype))
 
-    def vjp(qk: Array, v: Array, do: Array, dlse: Any = None, rotations: Any = None, buckets: Any = None, positions: Any = None,
-            key_valid: Any = None) -> Any:
-        given = {"qk": qk, "v": v, "rotations": rotations, "buckets": buckets, "positions": positions, "key_valid": key_valid}
-        c = case(given, do, dlse)
+    def vjp(qk: Array, v: Array, do: Array, dlse: Any = None, rotations: Any = None, buckets: Any = None,
+            positions: Any = None, key_valid: Any = None) -> Any:
+        given = (qk, v, rotations, buckets, positions, key_valid)
+        c = case(dict(zip(LSH.Inputs._fields, given, strict=True)), do, dlse)
         right = {n: x for n, x in LSHStaged(scheme, c.inputs).run(c.do, c.dlse).items() if n.startswith("d")}
         return kept(mutant.values(c, dtype) if mutant.backward and mutant.applies(c, dtype) else right)
 
@@ -251,7 +263,8 @@ def test_check_names_kernels_made_of_mistakes(dtype: str) -> None:
 @pytest.mark.parametrize(("mutant_id", "said"), [
     ("Ctrax", "LSH(chunk=4, wrap='rounds', causal=True, eps=1e-06)"),
     ("Clucid", "LSH(chunk=4, wrap='rounds', causal=True, self_score=-50000.0, scale=None)"),
-    ("L8once", "LSH(chunk=4, causal=True, duplicates='once')"), ("L2", "LSH(chunk=4, causal=True, scale=None)")])  # fmt: skip
+    ("L8once", "LSH(chunk=4, causal=True, duplicates='once')"),
+    ("L2", "LSH(chunk=4, causal=True, scale=None)")])  # fmt: skip
 def test_a_convention_is_told_with_the_scheme_that_it_is(mutant_id: str, said: str) -> None:
     forward, _ = kernel_with(mutant_id, CAUSAL)
     report = check(forward, CAUSAL, only="family=one round,short tokens,one token,many rounds; d=16; d=e")
@@ -264,7 +277,8 @@ def hashed(change: Any) -> Report:
     """The stranger's kernel in buckets that are changed, on hashes of which some are open, and hands them back."""
 
     def forward(qk: Array, v: Array, rotations: Array) -> Any:
-        return lsh_kernel.attention(qk, v, None, change(np.stack([lsh_kernel._hash(x, rotations) for x in qk]), qk, rotations))
+        found = np.stack([lsh_kernel.hashed(x, rotations) for x in qk])
+        return lsh_kernel.attention(qk, v, None, change(found, qk, rotations))
 
     return check(forward, CAUSAL, only="family=open hashes")
 
@@ -319,12 +333,12 @@ def test_wrong_shapes_and_dtypes_of_buckets_are_told() -> None:
 
 def test_without_buckets_a_wrong_value_is_undecided_where_hashes_are_open() -> None:
     def forward(qk: Array, v: Array, rotations: Array) -> Any:
-        found = turned(np.stack([lsh_kernel._hash(x, rotations) for x in qk]), qk, rotations)
+        found = turned(np.stack([lsh_kernel.hashed(x, rotations) for x in qk]), qk, rotations)
         return lsh_kernel.attention(qk, v, None, found)["o"]
 
     report = check(forward, CAUSAL, only="family=open hashes")
     assert [c.level for c in report.cases] == [Level.UNDECIDED]
-    assert "hands `buckets` back" in report.cases[0].remark
+    assert "hand `buckets` back" in report.cases[0].remark
     assert report.status() == 3
 
 
