@@ -60,14 +60,14 @@ def _same(scheme: LSH) -> LSH:
 
 def _neighbours(scheme: LSH) -> list[tuple[str, str, LSH]]:
     """One field changed, where published code or papers differ."""
-    wraps = {"none": "L5: no chunk before the first, where its round's last chunk or that of another round should stand",
+    wraps = {"none": "no chunk before the first, where its round's last chunk or that of another round should stand",
              "round": "the last chunk of a round stands before its first", "rounds": "the look back runs through all rounds, around the end"}
-    counts = {"counted": "L8: duplicates are not corrected: a key met several times counts as often",
+    counts = {"counted": "duplicates are not corrected: a key met several times counts as often",
               "once": "every key counts once, however often it is met", "2020": "duplicates are counted as in trax of February 2020"}
     found = [(f"L5{w}", title, replace(scheme, wrap=w)) for w, title in wraps.items()]
     found += [(f"L8{d}", title, replace(scheme, duplicates=d)) for d, title in counts.items()]
     if scheme.scale in (None, 1.0):
-        title = "L2: scores are divided by √d" if scheme.scale else "L2: scores are not divided by √d"
+        title = "scores are divided by √d" if scheme.scale else "scores are not divided by √d"
         found.append(("L2", title, replace(scheme, scale=None if scheme.scale else 1.0)))
     hidden = "what lies in other buckets is " + ("seen" if scheme.within_bucket else "hidden")
     found.append(("L15", hidden, replace(scheme, within_bucket=not scheme.within_bucket)))
@@ -82,7 +82,7 @@ def _neighbours(scheme: LSH) -> list[tuple[str, str, LSH]]:
 
 
 def _keys_and_scores(scheme: LSH) -> list[Mutant]:
-    what = "L1: keys are not divided by their length" if scheme.normalise else "keys are divided by their length"
+    what = "keys are not divided by their length" if scheme.normalise else "keys are divided by their length"
     found = [
         neighbour("L1", "keys", what, replace(scheme, normalise=not scheme.normalise)),
         Mutant("L1q", "keys", "queries are divided by their length too", lambda c, _: c.option("normalise"),
@@ -97,8 +97,8 @@ def _keys_and_scores(scheme: LSH) -> list[Mutant]:
         return [*found, neighbour("L3p", "self", "−1e5 stands for the score of a token with itself", replace(scheme, self_score=-1e5))]
     return [
         *found,
-        neighbour("L3", "self", "L3: a token sees itself as any other", replace(scheme, self_score=None)),
-        Mutant("L3i", "self", "L3: a token never sees itself (−∞ for its own score): one that is alone sees nothing",
+        neighbour("L3", "self", "a token sees itself as any other", replace(scheme, self_score=None)),
+        Mutant("L3i", "self", "a token never sees itself (−∞ for its own score): one that is alone sees nothing",
                patches={"admits": lambda k, usual, i, j, *at: usual(i, j, *at) & (i != j)}),
         Mutant("L3a", "self", "the score of a token with itself is lowered by a constant, not set to it, as in trax: o is the same, "
                "lse of a token that is alone is not", patches={"own": _lowered}, after=_lse_alone),

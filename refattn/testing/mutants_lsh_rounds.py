@@ -21,11 +21,11 @@ Host = Any
 def of_rounds(scheme: LSH) -> list[Mutant]:
     several: Applies = lambda c, _: rounds(c)  # noqa: E731
     return [
-        Mutant("L6", "sort", "L6: the sort is not undone: rows stay where they were sorted to", patches={"combine": _moved(False), "statistic": _moved_lse(False)}),
-        Mutant("L6b", "sort", "L6: the sort is undone by the permutation itself, not by its inverse",
+        Mutant("L6", "sort", "the sort is not undone: rows stay where they were sorted to", patches={"combine": _moved(False), "statistic": _moved_lse(False)}),
+        Mutant("L6b", "sort", "the sort is undone by the permutation itself, not by its inverse",
                patches={"combine": _moved(True), "statistic": _moved_lse(True)}),
         Mutant("L22", "sort", "values are not sorted along with the keys", patches={"combine": _unsorted_values}),
-        Mutant("L7", "rounds", "L7: the mean over rounds, not weighted by exp(lse) of each", several, patches={"combine": _mean}),
+        Mutant("L7", "rounds", "the mean over rounds, not weighted by exp(lse) of each", several, patches={"combine": _mean}),
         Mutant("L7t", "rounds", "rounds are weighted by the exp of their largest score, not of their lse",
                lambda c, _: rounds(c) and not (scheme.normalise and scheme.self_score is None),  # then that of the token itself
                patches={"combine": _by_top}),

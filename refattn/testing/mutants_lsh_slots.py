@@ -54,7 +54,7 @@ def chunks(scheme: LSH) -> list[Mutant]:
     found = [chunk("L12p", f"chunks of {c + 1} slots", c + 1), chunk("L12d", f"chunks of {2 * c} slots", 2 * c)]
     found += [chunk("L12m", f"chunks of {c - 1} slots", c - 1)] if c > 1 else []
     found += [chunk("L12h", f"chunks of {c // 2} slots", c // 2)] if c > 3 else []
-    looks = [("L4", f"L4: no look back, where {before} is asked for", before and {"before": 0}),
+    looks = [("L4", f"no look back, where {before} is asked for", before and {"before": 0}),
              ("L4p", f"look back over {before + 1} chunks", {"before": before + 1}),
              ("L4a", f"look ahead over {scheme.after + 1} chunk" + "s" * (scheme.after > 0), {"after": scheme.after + 1}),
              ("L4s", f"look ahead over {before}, and back over {scheme.after}: the wrong way",
@@ -67,7 +67,7 @@ def chunks(scheme: LSH) -> list[Mutant]:
                lambda case, _: _ragged(case, _) or case.given("key_valid") is not None, patches={"total": _phantoms}),
         Mutant("L26", "chunks", "the last slot of the chunk before counts twice", lambda case, _: many(case) and scheme.duplicates != "once",
                patches={"meet": _overlap}),
-        Mutant("L11", "sort", "L11: tokens of one bucket in the reverse order", patches={"sort": _reversed_ties}),
+        Mutant("L11", "sort", "tokens of one bucket in the reverse order", patches={"sort": _reversed_ties}),
         Mutant("L11d", "sort", "buckets in descending order", patches={"sort": lambda k, usual, b: usual(-b)}),
     ]  # fmt: skip
     return found + (_causal(scheme) if scheme.causal else [neighbour("L9c", "order", "causal", replace(scheme, causal=True))])
@@ -78,7 +78,7 @@ def _causal(scheme: LSH) -> list[Mutant]:
         return scheme, inputs._replace(positions=None)
 
     return [
-        Mutant("L9", "order", "L9: causal by the place in the sort, not by position",
+        Mutant("L9", "order", "causal by the place in the sort, not by position",
                lambda c, _: not scheme.within_bucket,  # in one bucket that is the place in memory
                patches={"precedes": lambda k, usual, i, j, at_i, at_j: at_i >= at_j}),
         Mutant("L9n", "order", "not causal", before=lambda s, x, t: (replace(s, causal=False), x._replace(positions=None))),
@@ -146,7 +146,7 @@ def hashes(scheme: LSH) -> list[Mutant]:
         return {"hash": lambda k, usual, x, turn: usual(x, change(turn))}
 
     return [
-        Mutant("L10", "hash", "L10: argmax of xR, where that of [xR; −xR] is asked for", lambda c, _: rotated(c) and c.sizes["w"] > 1,
+        Mutant("L10", "hash", "argmax of xR, where that of [xR; −xR] is asked for", lambda c, _: rotated(c) and c.sizes["w"] > 1,
                patches={"digit": lambda k, usual, part: np.argmax(part, axis=-1)}),
         Mutant("L10n", "hash", "buckets are numbered by [−xR; xR] where [xR; −xR] is asked for", lambda c, _: rotated(c),
                patches={"digit": lambda k, usual, part: usual(-part)}),
