@@ -24,7 +24,7 @@ Applies = Callable[[Case, str], bool]
 
 def many(case: Case) -> bool:
     """More than one chunk."""
-    return case.sizes["n"] > case.scheme.chunk
+    return bool(case.sizes["n"] > case.scheme.chunk)
 
 
 def rotated(case: Case) -> bool:
@@ -54,11 +54,11 @@ def chunks(scheme: LSH) -> list[Mutant]:
     found = [chunk("L12p", f"chunks of {c + 1} slots", c + 1), chunk("L12d", f"chunks of {2 * c} slots", 2 * c)]
     found += [chunk("L12m", f"chunks of {c - 1} slots", c - 1)] if c > 1 else []
     found += [chunk("L12h", f"chunks of {c // 2} slots", c // 2)] if c > 3 else []
-    looks = [("L4", f"no look back, where {before} is asked for", before and {"before": 0}),
+    looks: list[tuple[str, str, dict[str, Any]]] = [("L4", f"no look back, where {before} is asked for", {"before": 0} if before else {}),
              ("L4p", f"look back over {before + 1} chunks", {"before": before + 1}),
              ("L4a", f"look ahead over {scheme.after + 1} chunk" + "s" * (scheme.after > 0), {"after": scheme.after + 1}),
              ("L4s", f"look ahead over {before}, and back over {scheme.after}: the wrong way",
-              before != scheme.after and {"before": scheme.after, "after": before})]  # fmt: skip
+              {} if before == scheme.after else {"before": scheme.after, "after": before})]  # fmt: skip
     found += [neighbour(i, "chunks", title, replace(scheme, **fields), lambda case, _: many(case) or scheme.wrap != "none")
               for i, title, fields in looks if fields]  # fmt: skip
     found += [
@@ -96,7 +96,7 @@ def _strictly(kernel: LSHStaged, usual: Any, i: Host, j: Host, at_i: Host, at_j:
 
 
 def _ragged(case: Case, dtype: str) -> bool:
-    return case.sizes["n"] % case.scheme.chunk != 0
+    return bool(case.sizes["n"] % case.scheme.chunk)
 
 
 def _no_tail(kernel: LSHStaged, usual: Any, slots: Host) -> Host:

@@ -28,7 +28,8 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> Any:
         if n % (2 * CHUNK) or n // CHUNK != 2 * rotations.shape[-1]:
             raise NotImplementedError(f"{n} tokens in {n // CHUNK} chunks, {2 * rotations.shape[-1]} buckets")
         rounds = rotations.shape[1]
-        kernel = module.LSHAttention(bucket_size=CHUNK, n_hashes=rounds, causal=True, dropout=0.0, random_rotations_per_head=True)
+        options = {"causal": True, "dropout": 0.0, "random_rotations_per_head": True}
+        kernel = module.LSHAttention(bucket_size=CHUNK, n_hashes=rounds, **options)
         turns = rotations.detach().transpose(1, 2).repeat(b, 1, 1, 1)
         monkeypatch.setattr(torch, "randn", lambda shape, **_: turns.reshape(shape))
         o, _, buckets = kernel.eval()(qk.reshape(b * h, n, d), v.reshape(b * h, n, -1))
