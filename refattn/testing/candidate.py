@@ -33,7 +33,7 @@ class Fields:
     """A scheme's inputs and results as plain names, all that another process has to know of it.
 
     outputs: results in the order of a tuple. decided: discrete outcomes that a dict of results may hold besides. heads:
-    inputs of shape (..., H, n, d).
+    inputs of shape (..., H, n, d). fixed: floats that have no gradient.
     """
 
     required: tuple[str, ...]
@@ -42,6 +42,12 @@ class Fields:
     outputs: tuple[str, ...] = ("o", "lse")
     decided: tuple[str, ...] = ()
     heads: frozenset[str] = frozenset({"q", "k", "v"})
+    fixed: frozenset[str] = frozenset()
+
+    @property
+    def smooth(self) -> frozenset[str]:
+        """The inputs that have a gradient."""
+        return self.floats - self.fixed
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,7 +64,7 @@ def fields(scheme: Any) -> Fields:
         tuple(name for name in names if name not in defaults),
         tuple(name for name in names if name in defaults),
         frozenset(name for name in names if kinds.get(name, "float") == "float"),
-        tuple(scheme.outputs), subject.decided, subject.heads,
+        tuple(scheme.outputs), subject.decided, subject.heads, frozenset(getattr(scheme, "fixed", ())),
     )
 
 

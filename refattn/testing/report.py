@@ -38,6 +38,7 @@ _REASONS = {
     "rms": "errors larger, as a whole, than rounding makes them",
     "bias": "errors mostly of one sign, as truncation makes them",
     "missing": "not returned",
+    "decision": "decided as no rounding allows",
 }
 _DECLINE = "a backward that has some of the gradients returns NotImplemented in place of each other one"
 _ORDER = "layout bhnd is (B, H, n, d) and bnhd (B, n, H, d), of q, k, v, of o and of their gradients alike"

@@ -99,7 +99,7 @@ class Trial:
         return self._pull(job, given, cotangents, outputs, watch)
 
     def _differentiate(self, given: Arrays, cotangents: Arrays, outputs: dict[str, Array], watch: Watch) -> bool:
-        floats = {name: x for name, x in given.items() if name in self._inputs.floats}
+        floats = {name: x for name, x in given.items() if name in self._inputs.smooth}
         results, pull = self._library.vjp(lambda xs: self._results({**given, **xs}), floats)
         self._take(results, outputs)
         watch.check()
@@ -171,7 +171,7 @@ class Trial:
         Declined are gradients in whose place NotImplemented stands, and those of inputs that its signature does not name,
         unless it names none: then it has them from elsewhere, and owes them all.
         """
-        names = [f"d{name}" for name in self._inputs.names if name in given and name in self._inputs.floats]
+        names = [f"d{name}" for name in self._inputs.names if name in given and name in self._inputs.smooth]
         own = [name for name in names if name[1:] in self.back.names]
         if isinstance(raw, dict):
             unknown = [name for name, x in raw.items() if not (x is None or x is NotImplemented) and name not in names]

@@ -69,7 +69,7 @@ class TensorVerdict:
     """One tensor of one case. max_ratio: largest |error| ÷ bound. rms: root mean square of |error| ÷ sigma.
 
     reason: "" (OK), "bound", "class" (NaN or infinity in the wrong place), "shape", "dtype", "statistical", "sigma",
-    "rms", "bias", "missing". share: part of the elements out of bound. where: the errors' place in words.
+    "rms", "bias", "missing", "decision". share: part of the elements out of bound. where: the errors' place in words.
     """
 
     tensor: str

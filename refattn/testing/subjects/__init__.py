@@ -14,6 +14,7 @@ __all__ = ["Decisions", "Subject", "kernel_of", "subject_of"]
 HOMES = {
     "Dense": "dense",
     "Linear": "linear",
+    "LSH": "lsh",
     "Sparse": "sparse",
     "Linformer": "linformer",
 }
