@@ -27,7 +27,7 @@ def _unmasked(kernel: Staged, q: Array, k: Array, lse: Array) -> Array:
     """P without the mask, exp limited where a hidden score is far above the visible ones."""
     xp = of(q, k).xp
     s = kernel.add_bias(kernel.bend(kernel.scores(q, k)))
-    return xp.exp(xp.minimum(s - xp.where(lse == -math.inf, math.inf, lse), 80.0))
+    return kernel.counted(xp.exp(xp.minimum(s - xp.where(lse == -math.inf, math.inf, lse), 80.0)))
 
 
 def _unmasked_values(kernel: Staged, usual: Any, p: Array, do: Array) -> Array:
@@ -144,7 +144,7 @@ def masked_as(m: Mutant) -> Mutant:
         xp = of(s, lse).xp
         none = lse == -math.inf  # a query that saw nothing has no P, whatever this mask says
         p = xp.exp(xp.minimum(xp.where(s == -math.inf, 0.0, s - xp.where(none, 0.0, lse)), 80.0))
-        return xp.where(none | (s == -math.inf), 0.0, p)
+        return other.counted(xp.where(none | (s == -math.inf), 0.0, p))
 
     return Mutant(f"B6-{m.id}", m.family, f"in the backward alone: {m.title}", m.applies, patches={"recompute": recompute})
 

@@ -74,8 +74,7 @@ def test_a_set_counted_as_a_multiset_is_told() -> None:
     assert "counts keys too often" in report.readout
 
 
-@pytest.mark.parametrize("backward", ["autograd", None])
-def test_a_convention_is_told_with_its_command(backward: str | None) -> None:
+def test_a_convention_is_told_with_its_command() -> None:
     torch = pytest.importorskip("torch")
     asked, actual = (scheme_of(f"Sparse(SparseTransformer.strided(4, {c!r}, 'heads'))") for c in ("paper", "openai"))
 
@@ -84,7 +83,7 @@ def test_a_convention_is_told_with_its_command(backward: str | None) -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=see)
 
     only = "family=normal,constant v,edges; d=16; d=e; b=1"
-    report = check(attention, asked, library="torch", backward=backward, only=only)
+    report = check(attention, asked, library="torch", backward="autograd", only=only)
     assert (report.level, name(report)) == (Level.CONVENTION, "C:openai"), render(report)
     assert scheme_of(report.names[0].instead) == actual
     assert "the authors' code: l near keys" in " ".join(render(report).split())

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from refattn.backend import of
 from refattn.patterns import Heads, Local, Short
 from refattn.testing.cases import Case
 from refattn.testing.families import FAMILIES, NULL_ROWS, Family, Generator, Inputs, Want, aligned, scores_of, sizes
-from refattn.testing.staged import Staged
+from refattn.testing.staged import EVERY, Staged
 from refattn.testing.subjects.base import Sizes, Subject
 from refattn.testing.subjects.dense import nulls
 from refattn.testing.subjects.pattern_conventions import conventions
@@ -29,17 +28,17 @@ FEW = 130
 
 @dataclass
 class SparseStaged(Staged):
-    """One run of Sparse: the pattern written out as counts (1, H | 1, n, m); a key that counts c times has log c added."""
+    """One run of Sparse: the pattern written out as counts (1, H | 1, n, m)."""
 
     def shown(self) -> Any:
         n, m = self.inputs.q.shape[-2], self.inputs.k.shape[-2]
         self.times = counts(self.scheme.pattern, n, m, start(self.option("align"), n, m))[None]
         return self.times > 0
 
-    def add_bias(self, s: Array) -> Array:
+    def counted(self, e: Array, at: slice = EVERY) -> Array:
         if not (self.times > 1).any():
-            return s
-        return s + of(s).lift(np.log(np.maximum(self.times, 1).astype(np.float64)))
+            return e
+        return e * np.maximum(self.times[..., at], 1).astype(np.float64)
 
 
 def fit(scheme: Any, sizes: Sizes) -> Sizes | None:
