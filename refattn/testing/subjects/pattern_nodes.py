@@ -89,7 +89,7 @@ def start(align: str | None, n: int, m: int) -> int:
     return m - n if align == "bottom_right" else 0
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def counts(pattern: Node, n: int, m: int, offset: int) -> Array:
     """The counts (1, n, m), or (heads, n, m)."""
     found = np.stack([p.dense(n, m, offset) for p in each(pattern)]).astype(np.int16)
