@@ -89,6 +89,54 @@ def test_a_convention_is_told_with_its_command() -> None:
     assert "the authors' code: l near keys" in " ".join(render(report).split())
 
 
+# ---- members of each item
+def members(change: Callable[[Array], Any]) -> Callable[..., Any]:
+    """A causal window with members, of which the kernel makes something else."""
+
+    def attention(q: Array, k: Array, v: Array, is_global: Array | None = None) -> tuple[Array, Array]:
+        given = None if is_global is None else change(is_global)
+        o, saved = MEMBERS.forward(q, k, v, is_global=given)
+        return o, saved.lse
+
+    return attention
+
+
+MEMBERS = Sparse(Local(3, 0), within=Causal())
+
+
+def test_members_and_what_holds_them_are_judged() -> None:
+    only = "family=normal,members,edges; d=16; d=e"
+    right = check(members(lambda x: x), MEMBERS, only=only)
+    assert right.status(strict=True) == 0, render(right)
+    assert {"members/odd"} < {c.case for c in right.judged}
+    assert name(check(members(lambda x: None), MEMBERS, only=only)) == "S6"
+    assert name(check(members(lambda x: x[:1]), MEMBERS, only=only)) == "S6f"
+    loose = Sparse(Local(3, 0))
+
+    def unheld(q: Array, k: Array, v: Array, is_global: Array | None = None) -> tuple[Array, Array]:
+        o, saved = loose.forward(q, k, v, is_global=is_global)
+        return o, saved.lse
+
+    assert name(check(unheld, MEMBERS, only=only)) == "S26"
+
+
+def test_members_that_see_or_are_seen_alone_are_told() -> None:
+    def half(rows: bool) -> Callable[..., Any]:
+        def attention(q: Array, k: Array, v: Array, is_global: Array) -> tuple[Array, Array]:
+            k, v = made.shared(q, k, v)
+            n = np.arange(q.shape[-2])
+            member = is_global[:, None, :, None] if rows else is_global[:, None, None, :]
+            see = ((n[:, None] - n < 4) | member) & (n[:, None] >= n)
+            s = np.where(see, q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5), np.float32(-np.inf))
+            return made.softmax(s, v)
+
+        return attention
+
+    only = "family=members; d=16; d=e"
+    assert name(check(half(False), MEMBERS, only=only)) == "S6r"
+    assert name(check(half(True), MEMBERS, only=only)) == "S6c"
+
+
 # ---- the mask
 def read(function: Callable[..., Any], scheme: Sparse) -> str:
     with open_candidate(function, scheme=scheme) as runner:

@@ -19,7 +19,7 @@ from refattn.testing.mutants_masks import seen, tiles_that_see
 from refattn.testing.subjects import pattern_faults as faults
 from refattn.testing.subjects.pattern_conventions import conventions
 from refattn.testing.subjects.pattern_neighbours import Near, near
-from refattn.testing.subjects.pattern_nodes import Node, counts, edges, same, start
+from refattn.testing.subjects.pattern_nodes import Node, counts, edges, inside, same, start
 
 Array = Any
 LONGEST = 900
@@ -32,7 +32,8 @@ def mutants(scheme: Any) -> tuple[Mutant, ...]:
     pattern = scheme.pattern
     others = list(_different(pattern, (*conventions(pattern), *near(pattern))))
     patterns = [*map(_mutant, others), *_tiles(pattern)]
-    return (*patterns, *map(masked_as, patterns), *everything())
+    members = MEMBERS if scheme.within is None else (*MEMBERS, WITHIN)
+    return (*patterns, *map(masked_as, patterns), *members, *map(masked_as, members), *everything())
 
 
 def _different(pattern: Node, others: Iterable[Near]) -> Iterator[Near]:
@@ -73,7 +74,7 @@ def _differs(make: Callable[[Node, int], Node], tile: int = 0) -> Callable[[Case
     def applies(case: Case, dtype: str) -> bool:
         n, m = case.sizes["n"], case.sizes["m"]
         pattern = case.scheme.pattern
-        return not same(pattern, make(pattern, tile), n, m, start(case.scheme.align, n, m))
+        return not same(pattern, make(pattern, tile), case.scheme.within, n, m, start(case.scheme.align, n, m))
 
     return applies
 
@@ -109,16 +110,42 @@ def _touched(tile: int, rule: Callable[[Any, Any, Any], Any]) -> Callable[[Case,
     """True where whole tiles are something else than the pattern."""
 
     @functools.lru_cache(maxsize=64)
-    def changes(pattern: Node, n: int, m: int, offset: int) -> bool:
-        see = counts(pattern, n, m, offset) > 0
+    def changes(pattern: Node, within: Any, n: int, m: int, offset: int) -> bool:
+        see = inside(pattern, within, n, m, offset) > 0
         kernel = SimpleNamespace(tile=tile, see=see)
         return bool((rule(kernel, np.arange(n)[:, None], np.arange(m)[None, :]) != see).any())
 
     def applies(case: Case, dtype: str) -> bool:
         n, m = case.sizes["n"], case.sizes["m"]
-        return changes(case.scheme.pattern, n, m, start(case.scheme.align, n, m))
+        return changes(case.scheme.pattern, case.scheme.within, n, m, start(case.scheme.align, n, m))
 
     return applies
+
+
+# ---- members of each item, and what holds them
+def _has_members(case: Case, dtype: str) -> bool:
+    return case.given("is_global") is not None
+
+
+def _without_rows(kernel: Any, i: Any, j: Any) -> Any:
+    return (kernel.plain | kernel.column) & kernel.limits
+
+
+def _without_columns(kernel: Any, i: Any, j: Any) -> Any:
+    return (kernel.plain | kernel.row) & kernel.limits
+
+
+MEMBERS = (
+    Mutant("S6", "pattern", "is_global is ignored", _has_members, lambda s, x, t: (s, x._replace(is_global=None))),
+    Mutant("S6f", "pattern", "is_global of the first item is used for every item",
+           lambda c, _: c.given("is_global") is not None and c.sizes["b"] > 1,
+           lambda s, x, t: (s, x._replace(is_global=host(x.is_global)[:1]))),
+    Mutant("S6r", "pattern", "members of is_global see no more than others", _has_members, patches=seen(_without_rows)),
+    Mutant("S6c", "pattern", "members of is_global are seen by no more than see others", _has_members,
+           patches=seen(_without_columns)),
+)  # fmt: skip
+WITHIN = Mutant("S26", "pattern", "what holds the pairs, within, is ignored",
+                before=lambda s, x, t: (replace(s, within=None), x))
 
 
 # ---- for schemes whose global positions have projections of their own

@@ -97,9 +97,15 @@ def counts(pattern: Node, n: int, m: int, offset: int) -> Array:
     return found
 
 
-def same(one: Node, other: Node, n: int, m: int, offset: int) -> bool:
+def inside(pattern: Node, within: Pattern | None, n: int, m: int, offset: int) -> Array:
+    """The counts of the pairs that there can be at all."""
+    found = counts(pattern, n, m, offset)
+    return found if within is None else np.where(counts(within, n, m, offset) > 0, found, 0)
+
+
+def same(one: Node, other: Node, within: Pattern | None, n: int, m: int, offset: int) -> bool:
     """True if both mean the same for these sizes."""
-    a, b = counts(one, n, m, offset), counts(other, n, m, offset)
+    a, b = (inside(pattern, within, n, m, offset) for pattern in (one, other))
     return a.shape[1:] == b.shape[1:] and bool((a == b).all())
 
 

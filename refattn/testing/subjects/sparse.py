@@ -13,13 +13,14 @@ import numpy as np
 from refattn.patterns import Heads, Local, Short
 from refattn.testing.cases import Case
 from refattn.testing.families import FAMILIES, NULL_ROWS, Family, Generator, Inputs, Want, aligned, scores_of, sizes
+from refattn.testing.mutants import host
 from refattn.testing.staged import EVERY, Staged
 from refattn.testing.subjects.base import Sizes, Subject
 from refattn.testing.subjects.dense import nulls
 from refattn.testing.subjects.pattern_conventions import conventions
 from refattn.testing.subjects.pattern_mutants import LONGEST, mutants
 from refattn.testing.subjects.pattern_neighbours import near
-from refattn.testing.subjects.pattern_nodes import counts, each, edges, nodes, reach, start
+from refattn.testing.subjects.pattern_nodes import counts, each, edges, inside, nodes, reach, start
 
 Array = Any
 FEW = 130
@@ -32,7 +33,18 @@ class SparseStaged(Staged):
 
     def shown(self) -> Any:
         n, m = self.inputs.q.shape[-2], self.inputs.k.shape[-2]
-        self.times = counts(self.scheme.pattern, n, m, start(self.option("align"), n, m))[None]
+        offset, within, members = start(self.option("align"), n, m), self.option("within"), self.given("is_global")
+        self.times = counts(self.scheme.pattern, n, m, offset)[None]
+        self.limits = np.ones((n, m), bool) if within is None else counts(within, n, m, offset)[0] > 0
+        self.plain = self.times > 0
+        if members is not None:
+            at, place = host(members), np.arange(offset, offset + n)
+            wide = np.concatenate([at, np.zeros((*at.shape[:-1], 1), bool)], axis=-1)  # a place without a key is no member
+            row = wide[..., np.where((place >= 0) & (place < m), place, m)]
+            self.row, self.column = row[..., None, :, None], at[..., None, None, :]
+            self.times = np.maximum(self.times, self.row | self.column)
+        self.times = np.where(self.limits, self.times, 0)
+        self.limits = self.limits & self.allowed()
         return self.times > 0
 
     def counted(self, e: Array, at: slice = EVERY) -> Array:
@@ -78,9 +90,17 @@ def families(scheme: Any) -> tuple[Family, ...]:
         Family("short", "a sequence that is shorter than the pattern", "keys that are not there are read",
                {"five": sizes(2, 3, 3, 5, 5, 24, 20), "two": sizes(2, 3, 3, 2, 2, 16, 12)}, _short, exempt=NULL_ROWS),
         *_rules(scheme.pattern),
+        Family("members", "positions of each item that see all and are seen by all", "an item has the members of another",
+               {"odd": sizes(2, 3, 3, 37, 37, 24, 20)}, _members, applies=lambda want: want.takes("is_global")),
         Family("one token", "a sequence of one token", "keys that are not there are read",
                {"one": sizes(2, 3, 3, 1, 1, 24, 20)}, _short, exempt=NULL_ROWS),
     )  # fmt: skip
+
+
+def _members(g: Generator, x: Inputs, sizes: Sizes, want: Want) -> None:
+    scores_of(x, want, 1.5)
+    x["is_global"] = g.random((sizes["b"], sizes["m"])) < 0.1
+    x["is_global"][:, sizes["m"] // 3] = True
 
 
 def _rules(pattern: Any) -> list[Family]:
@@ -118,24 +138,24 @@ def long(scheme: Any) -> tuple[tuple[int, int], ...]:
 def tell(scheme: Any, read: Read) -> str:
     """The pattern that a kernel has in place of its own, if it is another convention, a neighbour or a window."""
     for other in (*conventions(scheme.pattern), *near(scheme.pattern)):
-        if _is(other.pattern, scheme.align, read):
+        if _is(other.pattern, scheme, read):
             what = "another convention" if other.id.startswith("C:") else "a known mistake"
             return f"That is the mask of {what}: {other.title} [{other.id}]"
-    window = _window(scheme.align, read)
+    window = _window(scheme, read)
     return "" if window is None else f"That is the mask of {window!r}"
 
 
-def _is(pattern: Any, align: str | None, read: Read) -> bool:
+def _is(pattern: Any, scheme: Any, read: Read) -> bool:
     """True if this is what was read out at every length."""
-    wanted = [counts(pattern, n, m, start(align, n, m)) for _, n, m in read]
+    wanted = [inside(pattern, scheme.within, n, m, start(scheme.align, n, m)) for _, n, m in read]
     return all(np.array_equal(np.broadcast_to(want, got.shape), got) for want, (got, _, _) in zip(wanted, read, strict=True))
 
 
-def _window(align: str | None, read: Read) -> Local | None:
+def _window(scheme: Any, read: Read) -> Local | None:
     """The window that reaches as far as what was read out, if it is one."""
-    away = [int(x) for got, n, m in read for i, j in [np.nonzero(got[0])] for x in (j - i - start(align, n, m))]
+    away = [int(x) for got, n, m in read for i, j in [np.nonzero(got[0])] for x in (j - i - start(scheme.align, n, m))]
     window = Local(max(-min(away, default=0), 0), max(*away, 0)) if away else None
-    return window if window is not None and _is(window, align, read) else None
+    return window if window is not None and _is(window, scheme, read) else None
 
 
 SUBJECT = Subject(kernel=SparseStaged, mutants=mutants, nulls=nulls, families=families, fit=fit, note=note,
