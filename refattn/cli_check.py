@@ -28,7 +28,8 @@ exit status: 0 every judged case is right, 1 some are wrong, 2 usage, 3 nothing 
 
 def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("candidate", metavar="CANDIDATE", help="the kernel: path/file.py:function or package.module:function")
-    p.add_argument("--scheme", metavar="EXPR", required=True, help="what it should be, as \"Dense(causal=True)\"")
+    p.add_argument("--scheme", metavar="EXPR", required=True,
+                   help="what it should be, as \"Dense(causal=True)\" or \"Sparse(Local(7, 0))\"")
     backward = p.add_mutually_exclusive_group()
     backward.add_argument("--vjp", metavar="CANDIDATE", help="its backward, which is judged too")
     backward.add_argument("--backward", choices=["autograd"], help="differentiate the kernel by torch or jax autograd")

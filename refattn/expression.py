@@ -1,10 +1,11 @@
 """Configured schemes as text, read without evaluating anything.
 
     Dense(causal=True, align='bottom_right')        Dense.conventions['jax']        Local.total(7) | Global(first=1)
+    Sparse(Diet.cascade(3).at(1))                   Heads((Causal(), All())).at(0)
 
 An expression is made of constructors, named constructors (class methods), entries of a scheme's ``conventions``, literals
-(numbers, strings, True, False, None, tuples, unary minus) and the operators ``| & + ~``. Everything else is refused, with a
-caret under it and what could stand there instead.
+(numbers, strings, True, False, None, tuples, unary minus), ``.at(k)`` for layer k of Alternate and head k of Heads, and the
+operators ``| & + ~``. Everything else is refused, with a caret under it and what could stand there instead.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 sign, act = _OPERATORS[type(op)]
                 return self.applied(node, sign, act, self.value(left), self.value(right))
+            case ast.Call(func=ast.Attribute(value=several, attr="at"), args=[which], keywords=[]) if not _is_name(several):
+                return self.picked(node, self.value(several), self.value(which))
             case ast.Call():
                 return self.call(node)
             case ast.Subscript():
@@ -112,6 +115,15 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.refuse(node, "a minus belongs to a number")
         return -value
+
+    def picked(self, node: ast.Call, several: Any, which: Any) -> Any:
+        """The pattern of one layer of Alternate, or of one head of Heads."""
+        if not isinstance(several, Alternate | Heads):
+            self.refuse(node, f".at(...) picks from Alternate and Heads, not from {type(several).__name__}")
+        try:
+            return several.at(which)
+        except OptionError as error:
+            self.refuse(node.args[0], str(error))
 
     def applied(self, node: ast.expr, sign: str, act: Callable[..., Any], *values: Any) -> Any:
         """An operator on constructed values; on literals it would mean arithmetic, which is not read here."""
@@ -211,6 +223,10 @@ class _Reader:
 
     def shown(self, message: str, start: int, end: int) -> str:
         return f"{message}\n    {self.text}\n    {' ' * start}{'^' * max(end - start, 1)}"
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name)
 
 
 def _first(names: Iterable[str]) -> str:

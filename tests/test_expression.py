@@ -10,6 +10,7 @@ import pytest
 from refattn.catalogue import ROWS, constructors
 from refattn.errors import OptionError
 from refattn.expression import parse, written
+from refattn.patterns import All, Alternate, Causal, Heads
 from refattn.schemes.dense import Dense
 
 
@@ -57,6 +58,7 @@ class Term(Set):
 
 
 NAMES = {"Dense": Dense, "Set": Set}
+PATTERNS = {"Heads": Heads, "Alternate": Alternate, "Causal": Causal, "All": All}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,13 @@ NAMES = {"Dense": Dense, "Set": Set}
         ("Set(1) | Set(2) & ~Set(3)", Term("|", Set(1), Term("&", Set(2), Term("~", Set(3), None)))),
         ("Set(1) + Set.total(2)", Term("+", Set(1), Set(2))),
         ("3", 3),
+        ("Heads((Causal(), All())).at(1)", All()),
+        ("Alternate((Causal(), All())).at(2)", Causal()),
+        ("Set(inner=Heads((Causal(),)).at(0))", Set(inner=Causal())),
     ],
 )
 def test_what_an_expression_means(text: str, value: Any) -> None:
-    assert parse(text, NAMES) == value
+    assert parse(text, NAMES | PATTERNS) == value
 
 
 @pytest.mark.parametrize(
@@ -125,13 +130,18 @@ def test_what_an_expression_means(text: str, value: Any) -> None:
         ("Set(inner=(lambda: 1))", "lambda: 1", "this can't stand here"),
         ("Set(inner=__import__('os').system('x'))", "__import__('os').system", "only constructors can be called"),
         ("Set(seed='é×', lft=1)", "lft", "did you mean 'left'?"),
+        ("Set().at(1)", "Set().at(1)", ".at(...) picks from Alternate and Heads, not from Set"),
+        ("Heads((Causal(),)).at(1)", "1", "head=1 must be at most 0"),
+        ("Heads((Causal(),)).at('x')", "'x'", "head='x' must be a whole number"),
+        ("Heads((Causal(),)).at()", "Heads((Causal(),)).at", "only constructors can be called"),
+        ("Heads.at(1)", "Heads.at", "no named constructor 'at'"),
         ("Dense(", "(", "this is no expression"),
         ("Dense(causal=)", "(", "this is no expression"),
     ],
 )
 def test_what_is_refused_and_where_the_caret_stands(text: str, marked: str, said: str) -> None:
     with pytest.raises(OptionError) as caught:
-        parse(text, NAMES)
+        parse(text, NAMES | PATTERNS if "Heads" in text else NAMES)
     message = str(caught.value)
     assert said in message
     shown, carets = message.split("\n")[1:3]

@@ -59,7 +59,8 @@ def cases(scheme: Any, dtype: str, accepts: frozenset[str], only: Only | None = 
     if want.option("keep_rate") is not None and not want.takes("keep"):
         raise OptionError(f"keep_rate={scheme.keep_rate}, but the candidate's signature does not name the mask `keep`")
     seen = set()
-    for family in FAMILIES if subject.families is None else subject.families:
+    own = subject.cases_of(scheme)
+    for family in FAMILIES if own is None else own:
         if not family.applies(want) or (only is not None and only.families and family.name not in only.families):
             continue
         for tier, sizes in family.tiers.items():

@@ -63,7 +63,7 @@ def check(
     with open_candidate(
         candidate, vjp=vjp, backward=backward, library=library, dtype=dtype, layout=layout, timeout=timeout, scheme=scheme
     ) as runner:
-        limits = None if only is None else filters.parse(only, subject.families, subject.axes)
+        limits = None if only is None else filters.parse(only, subject.cases_of(scheme), subject.axes)
         run = Run(scheme, dtype, precision, runner, limits)
         run.all_cases(progress)
         readout = run.read_mask() if run.failed() else ""
@@ -237,6 +237,8 @@ class Run:
     def _with_names(self, v: CaseVerdict, names: list[tuple[Naming, int]], looks: dict[str, list[Naming]]) -> CaseVerdict:
         if v.level == Level.FAIL and v.tensors:
             here = tuple(n for n, _ in names if self.diagnosis.confirmed.get((v.case, n.mutant)))
+            if not here and names and self.diagnosis.follows(v.case, names[0][0].mutant):
+                here = (names[0][0],)
             return replace(v, names=here, level=level_of(True, here))
         if v.case in looks and v.level in (Level.OK, Level.WARN):
             here = tuple(looks[v.case])

@@ -178,6 +178,16 @@ class Diagnosis:
                     return False
         return True
 
+    def follows(self, case: str, mutant_id: str) -> bool:
+        """On a case whose forward is right, the wrong gradients are those of a kernel with this mistake of the forward."""
+        m = self.mutants[mutant_id]
+        e = next((e for e in self.evidence if e.case.id == case and mutant_id in e.matches), None)
+        if e is None or e.fails_forward or m.backward or m.rounds:
+            return False
+        bands = m.gradients(e.case, self.dtype, load("rounding", precision=self.precision))
+        return all(name in bands and not out_of_class(e.got[name], bands[name].value).any()
+                   and bool((ratios(e.got[name], bands[name]) <= 1).all()) for name in e.failing)
+
     def _residual(self, m: Mutant) -> float:
         return max((e.matches[m.id].residual for e in self.evidence if e.fails(m) and m.id in e.matches), default=1.0)
 

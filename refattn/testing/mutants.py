@@ -75,23 +75,32 @@ class Mutant:
                 out = right.again(self.patches, dtype, self.tile or 64).resume(case.do, case.dlse)
                 out = out if self.after is None else self.after(out, case, dtype, self.tile)
             else:
-                out = self._run(case, case.inputs, case.do, case.dlse, dtype)
+                do, dlse = (case.do, case.dlse) if self.backward else (None, None)
+                out = self._run(case, case.inputs, do, dlse, dtype)
         return {name: x for name, x in out.items() if self.concerns(name)}
 
     def bands(self, case: Case, dtype: str, backend: Any) -> dict[str, Band]:
         """The same under the rounding reading `backend`: the mutant's own bounds."""
+        found = self._read(case, dtype, backend, self.backward)
+        return {name: x for name, x in found.items() if self.concerns(name)}
+
+    def gradients(self, case: Case, dtype: str, backend: Any) -> dict[str, Band]:
+        """The gradients of a kernel with this mistake in its forward, which its backward follows, and their bounds."""
+        return {name: x for name, x in self._read(case, dtype, backend, True).items() if name.startswith("d")}
+
+    def _read(self, case: Case, dtype: str, backend: Any, backward: bool) -> dict[str, Band]:
         with using(backend) as b, np.errstate(all="ignore"):
             inputs = type(case.inputs)(*(x if x is None else b.lift(x) for x in case.inputs))
-            do, dlse = (None if x is None else b.lift(x) for x in (case.do, case.dlse))
+            do, dlse = (None if x is None else b.lift(x) for x in (case.do, case.dlse)) if backward else (None, None)
             out = self._run(case, inputs, do, dlse, dtype)
-            return {name: band(stored(b, name, x)) for name, x in out.items() if self.concerns(name)}
+            return {name: band(stored(b, name, x)) for name, x in out.items()}
 
     def _run(self, case: Case, inputs: Any, do: Array, dlse: Array, dtype: str) -> Outputs:
         scheme = case.scheme
         if self.before is not None:
             scheme, inputs = self.before(scheme, inputs, self.tile)
         kernel = kernel_of(scheme)(scheme, inputs, self.patches, dtype, self.tile or 64)
-        out = kernel.run(do, dlse) if self.backward else kernel.run()
+        out = kernel.run(do, dlse)
         return out if self.after is None else self.after(out, case, dtype, self.tile)
 
 

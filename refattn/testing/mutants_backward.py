@@ -27,7 +27,7 @@ def _unmasked(kernel: Staged, q: Array, k: Array, lse: Array) -> Array:
     """P without the mask, exp limited where a hidden score is far above the visible ones."""
     xp = of(q, k).xp
     s = kernel.add_bias(kernel.bend(kernel.scores(q, k)))
-    return xp.exp(xp.minimum(s - xp.where(lse == -math.inf, math.inf, lse), 80.0))
+    return kernel.counted(xp.exp(xp.minimum(s - xp.where(lse == -math.inf, math.inf, lse), 80.0)))
 
 
 def _unmasked_values(kernel: Staged, usual: Any, p: Array, do: Array) -> Array:
@@ -133,18 +133,18 @@ def _nan_rows(out: Any, case: Case, dtype: str, tile: int) -> Any:
     return {"dq": xp.where(none, math.nan, out["dq"]), **spread}
 
 
-def _masked_as(m: Mutant) -> Mutant:
+def masked_as(m: Mutant) -> Mutant:
     """The forward is right; the backward recomputes P with the mask of another mutant."""
 
     def recompute(kernel: Staged, usual: Any, q: Array, k: Array, lse: Array) -> Array:
         scheme, inputs = (kernel.scheme, kernel.inputs) if m.before is None else m.before(kernel.scheme, kernel.inputs, m.tile)
         other = type(kernel)(scheme, inputs, {n: p for n, p in m.patches.items() if n == "hide"}, kernel.dtype, m.tile or 64)
         other.prepare()
-        s = other.do("hide", kernel.add_bias(kernel.bend(kernel.scores(q, k))))
+        s = other.do("hide", other.add_bias(kernel.bend(kernel.scores(q, k))))
         xp = of(s, lse).xp
         none = lse == -math.inf  # a query that saw nothing has no P, whatever this mask says
         p = xp.exp(xp.minimum(xp.where(s == -math.inf, 0.0, s - xp.where(none, 0.0, lse)), 80.0))
-        return xp.where(none | (s == -math.inf), 0.0, p)
+        return other.counted(xp.where(none | (s == -math.inf), 0.0, p))
 
     return Mutant(f"B6-{m.id}", m.family, f"in the backward alone: {m.title}", m.applies, patches={"recompute": recompute})
 
@@ -218,4 +218,4 @@ add(
 
 # The masks of forward mistakes, in the backward alone.
 _MASKS = ("F20", "F21", "F22", "F23", "F23s", "F62", "F27", "F28", "F30", "F30l", "F31", "F31f", "F34", "F34p")
-add(*[_masked_as(m) for m in MUTANTS if m.id.partition("@")[0] in _MASKS])
+add(*[masked_as(m) for m in MUTANTS if m.id.partition("@")[0] in _MASKS])

@@ -148,6 +148,7 @@ def _by_query(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array
     top = of(s).constant(xp.max(s, axis=-2, keepdims=True))
     top = xp.where(top == -math.inf, 0.0, top)
     w = xp.where(there, xp.exp(xp.where(there, s - top, 0.0)), 0.0)
+    w = kernel.counted(w)
     total = xp.sum(w, axis=-2, keepdims=True)
     return xp.matmul(w / xp.where(total == 0.0, 1.0, total), v)
 
@@ -166,14 +167,14 @@ def _stale_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Ar
     """z accumulated as if the maximum never moved: Σ_tiles Σ_j exp(s_j − running maximum)."""
     xp, z = of(e).xp, None
     for at, top in running(kernel, s, c):
-        part = xp.sum(kernel.weights(s[..., at], top), axis=-1, keepdims=True)
+        part = xp.sum(kernel.weights(s[..., at], top, at), axis=-1, keepdims=True)
         z = part if z is None else z + part
     return z if kernel.given("sink") is None else z + xp.exp(kernel.sinks() - c)
 
 
 def _stale_combine(kernel: Staged, usual: Any, e: Array, z: Array, v: Array, c: Array, s: Array) -> Array:
     xp = of(e, v).xp
-    parts = [kernel.weights(s[..., at], top) for at, top in running(kernel, s, c)]
+    parts = [kernel.weights(s[..., at], top, at) for at, top in running(kernel, s, c)]
     return usual(xp.concat(parts, axis=-1), z, v, c, s)
 
 
@@ -244,7 +245,7 @@ MERGES = (
 def _mixed_statistic(kernel: Staged, usual: Any, z: Array, c: Array, s: Array) -> Array:
     """log 2 · (M + log Σ exp(L − M)) over the parts' L = lse / log 2, M their largest."""
     b = of(s)
-    parts = [kernel.do("weights", s[..., a], c) for a in splits(kernel, s.shape[-1])]
+    parts = [kernel.do("weights", s[..., a], c, a) for a in splits(kernel, s.shape[-1])]
     sums = [b.xp.sum(e, axis=-1, keepdims=True) for e in parts]
     ls = [b.xp.where(y == 0.0, -math.inf, (c + b.xp.log(b.xp.where(y == 0.0, 1.0, y))) / math.log(2.0)) for y in sums]
     top = ls[0]
@@ -322,7 +323,7 @@ def _half_total(kernel: Staged, usual: Any, e: Array, c: Array, s: Array) -> Arr
     z, top = np.zeros(c.shape), None
     for at, now in running(kernel, s, c):
         z = z if top is None else z * np.exp(top - now)
-        z, top = rounded(z + kernel.weights(s[..., at], now).sum(axis=-1, keepdims=True), lower(kernel.dtype)), now
+        z, top = rounded(z + kernel.weights(s[..., at], now, at).sum(axis=-1, keepdims=True), lower(kernel.dtype)), now
     z = z if top is None else z * np.exp(top - c)
     return z if kernel.given("sink") is None else z + np.exp(kernel.sinks() - c)
 

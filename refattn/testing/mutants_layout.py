@@ -39,7 +39,7 @@ def _exchange_back(out: Any, case: Case, dtype: str, tile: int) -> Any:
 def exchangeable(case: Case, dtype: str) -> bool:
     """True if tokens may be taken for heads and heads for tokens: the numbers fit, and no input says which is which."""
     (n, m, h, g), i = (case.sizes[a] for a in "nmhg"), case.inputs
-    plain = all(x is None for x in i[3:])
+    plain = all(x is None for x in i[3:]) and not hasattr(case.option("pattern"), "patterns")  # one for each head
     ordered = not placed(case) or case.option("align") is not None or h == g
     return plain and ordered and n % m == 0 and h > 0 and (n, h) != (1, 1)
 

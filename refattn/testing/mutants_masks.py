@@ -63,7 +63,7 @@ def _other_corner(scheme: Any) -> Any:
     return replace(scheme, align="top_left" if scheme.align == "bottom_right" else "bottom_right")
 
 
-def _tiles_that_see(kernel: Staged, i: Any, j: Any) -> Any:
+def tiles_that_see(kernel: Any, i: Any, j: Any) -> Any:
     """A tile is computed whole if any of its pairs is visible."""
     t, see = kernel.tile, np.broadcast_to(kernel.see, (*kernel.see.shape[:-2], i.shape[0], j.shape[1]))
     pad = [(0, 0)] * (see.ndim - 2) + [(0, -see.shape[-2] % t), (0, -see.shape[-1] % t)]
@@ -147,7 +147,7 @@ add(
            lambda c, _: c.given("mask") is not None and c.given("mask").ndim == 4 and c.given("mask").shape[0] > 1,
            lambda s, x, t: (s, x._replace(mask=host(x.mask)[:1]))),
     Mutant("F27", "causal", "in tiles of {tile} that the diagonal crosses nothing is hidden", tile=-1, several=False,
-           applies=lambda c, _: c.option("causal") and c.sizes["m"] > 1, patches=seen(_tiles_that_see)),
+           applies=lambda c, _: c.option("causal") and c.sizes["m"] > 1, patches=seen(tiles_that_see)),
     Mutant("F60", "causal", "the loop over tiles of {tile} keys ends at the query's own index, without the offset m − n", tile=-1,
            applies=lambda c, _: c.option("causal") and c.sizes["m"] > c.sizes["n"] and c.given("q_positions") is None,
            patches=seen(lambda k, i, j: k.see & (j < (i // k.tile + 1) * k.tile))),

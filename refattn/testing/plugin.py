@@ -102,7 +102,8 @@ class Check(pytest.Collector):
         self.scheme = scheme_of(self.config.getoption("--refattn-scheme"))
         self.given, self.precision = given, contract_of(given["contract"], given["dtype"])
         subject = subject_of(self.scheme)
-        self.only = None if given["only"] is None else filters.parse(given["only"], subject.families, subject.axes)
+        families = subject.cases_of(self.scheme)
+        self.only = None if given["only"] is None else filters.parse(given["only"], families, subject.axes)
         stack = self.config.stash.setdefault(OPEN, ExitStack())
         options = {name: given[name] for name in ("vjp", "backward", "library", "dtype", "layout", "timeout")}
         self.runner = stack.enter_context(open_candidate(self.spec, scheme=self.scheme, **options))

@@ -21,19 +21,22 @@ def read_mask(runner: Any, scheme: Any, dtype: str, takes_dlse: bool) -> str:
     A key that counts several times is read as that many times the smallest weight of its row.
     """
     subject = subject_of(scheme)
-    for n, m in SIZES if subject.reads(scheme) else ():
+    text, read = "", []
+    for n, m in (*SIZES, *subject.long(scheme)) if subject.reads(scheme) else ():
         if n != m and placed(scheme) and scheme.align is None:
             continue
         found = weights(runner, scheme, dtype, n, m, takes_dlse)
         if found is None:
             continue
         got, want = (counts(x, subject.counted) for x in found)
+        read.append((got, n, m))
         wrong = (got != want).any(axis=(-2, -1))
-        if wrong.any():
+        if wrong.any() and not text:
             head = int(np.flatnonzero(wrong)[0])
             text = describe(got[head], want[head], f", head {head}" if len(wrong) > 1 else "")
-            return "\n".join(filter(None, (text, subject.tell(scheme, got, n, m))))
-    return ""
+        if text and not subject.counted:
+            return text
+    return "\n".join(filter(None, (text, subject.tell(scheme, read) if text else "")))
 
 
 def placed(scheme: Any) -> bool:

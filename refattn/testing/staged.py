@@ -19,6 +19,7 @@ from refattn.backend import of
 from refattn.testing.stages import Stages
 
 Array = Any
+EVERY = slice(None)
 
 
 @dataclass
@@ -131,10 +132,15 @@ class Staged(Stages):
         sink = self.given("sink")
         return of(sink).xp.reshape(sink, (1, *sink.shape, 1, 1))
 
-    def weights(self, s: Array, c: Array) -> Array:
+    def weights(self, s: Array, c: Array, at: slice = EVERY) -> Array:
+        """exp(s − c) of the keys `at`, each as often as it counts."""
         xp = of(s, c).xp
         there = s > -math.inf
-        return xp.where(there, xp.exp(xp.where(there, s - c, 0.0)), 0.0)
+        return self.counted(xp.where(there, xp.exp(xp.where(there, s - c, 0.0)), 0.0), at)
+
+    def counted(self, e: Array, at: slice = EVERY) -> Array:
+        """Weights of the keys `at`, each as often as it counts: once."""
+        return e
 
     def total(self, e: Array, c: Array, s: Array) -> Array:
         xp = of(e).xp

@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return tell
 
 
-def leaving(key: int, says: Callable[[Array], Any] = lambda mask: mask) -> Callable[..., Any]:
+def leaving(key: int | list[int], says: Callable[[Array], Any] = lambda mask: mask) -> Callable[..., Any]:
     """A kernel that leaves out this key, and hands back what `says` makes of its decision."""
 
     def forward(q: Array, k: Array, v: Array) -> dict[str, Array]:
@@ -81,6 +81,9 @@ def test_a_decision_that_is_none_fails_and_values_are_those_of_the_reference(tol
     told("")
     report = check(leaving(0, lambda mask: mask | True), Dense(), only=ONLY)
     assert levels(report) == {"mask": Level.FAIL, "o": Level.FAIL, "lse": Level.FAIL}
+    # Its values follow from its decision, which it must not take: they are not judged by it.
+    two = check(leaving([0, 5]), Dense(), only=ONLY)
+    assert levels(two) == {"mask": Level.FAIL, "o": Level.FAIL, "lse": Level.FAIL}
     other = check(lambda q, k, v: {"o": Dense()(q, k, v), "mask": np.ones((1, 1), bool)}, Dense(), only=ONLY)
     assert levels(other) == {"mask": Level.FAIL, "o": Level.OK}
     assert other.status() == 1

@@ -51,7 +51,7 @@ class Subject:
     kernel                  its staged kernel, a subclass of ``Stages``
     mutants(scheme)         its known mistakes; of those that explain equally well the first is named: conventions come first
     nulls(case)             answers that use no attention, by name
-    families                of cases; None: those of softmax attention
+    families                of cases, or a function of the configured scheme; None: those of softmax attention
     shapes                  axes of the inputs that all cases have, in Inputs order; all are drawn normal
     results                 axes of the outputs that have a cotangent, which are drawn in this order
     axes                    further sizes that ``--only`` may name, as {"rounds": "r"}
@@ -61,14 +61,15 @@ class Subject:
     decisions               discrete outcomes, judged first
     note(scheme, cases)     what the cases can't show, in words; "" if nothing
     reads(scheme)           whether the mask can be read out of a kernel, with q = k = 0 and V = I
+    long(scheme)            further sizes (n, m) at which it is read out
     counted                 whether a key may count several times; then that is read out too
-    tell(scheme, got, n, m) a mask that was read out, (H, n, m), in terms of the configuration; "" if there is nothing to say
+    tell(scheme, read)      masks that were read out, [((H, n, m), n, m), …], in terms of the configuration; "" if none
     """
 
     kernel: Any
     mutants: Callable[[Any], Sequence[Mutant]]
     nulls: Callable[[Case], dict[str, Values]]
-    families: Sequence[Family] | None = None
+    families: Callable[[Any], Sequence[Family]] | Sequence[Family] | None = None
     shapes: Mapping[str, str] = field(default_factory=lambda: {"q": "bhnd", "k": "bgmd", "v": "bgme"})
     results: Mapping[str, str] = field(default_factory=lambda: {"o": "bhne", "lse": "bhn"})
     axes: Mapping[str, str] = field(default_factory=dict)
@@ -78,8 +79,13 @@ class Subject:
     decisions: Decisions | None = None
     note: Callable[[Any, Sequence[Case]], str] = lambda scheme, cases: ""
     reads: Callable[[Any], bool] = lambda scheme: False
-    tell: Callable[[Any, Values, int, int], str] = lambda scheme, got, n, m: ""
+    long: Callable[[Any], Sequence[tuple[int, int]]] = lambda scheme: ()
+    tell: Callable[[Any, Sequence[tuple[Values, int, int]]], str] = lambda scheme, read: ""
     counted: bool = False
+
+    def cases_of(self, scheme: Any) -> Sequence[Family] | None:
+        """The families of a configured scheme; None: those of softmax attention."""
+        return self.families(scheme) if callable(self.families) else self.families
 
     @property
     def decided(self) -> tuple[str, ...]:
