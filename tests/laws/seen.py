@@ -1,4 +1,7 @@
-"""Who sees whom, read out of a definition: equal scores and one-hot values make the output the weights themselves."""
+"""Who sees whom, read out of a definition: equal scores and one-hot values make the output the weights themselves.
+
+Queries and keys are ones: a weight of 0 there (as relu(0)², were they zeros) would be taken for a pair that is not seen.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def pairs(scheme, inputs):
     m = inputs.v.shape[-2]
     terms = [n for n, x in tree.items(inputs) if n == "keep" or (x.dtype.kind == "f" and n not in ("q", "k", "v"))]
     eye = np.broadcast_to(np.eye(m), (*inputs.v.shape[:-2], m, m))
-    probe = inputs._replace(q=inputs.q * 0, k=inputs.k * 0, v=eye, **dict.fromkeys(terms))
+    probe = inputs._replace(q=inputs.q * 0 + 1, k=inputs.k * 0 + 1, v=eye, **dict.fromkeys(terms))
     plain = {name: value for name, value in PLAIN.items() if hasattr(scheme, name)}
     return replace(scheme, **plain).definition(*probe)[0] > 0.0
 

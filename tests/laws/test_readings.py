@@ -143,6 +143,8 @@ def exp_off_by(relative):
 def test_an_exponential_wrong_in_the_thirteenth_digit_is_outside(row_, monkeypatch):
     variant = row_.variants[0]
     args = (variant.scheme, *draw(row_, variant))
+    if not variant.scheme.cost(tree.map(lambda x: x.shape, args[1])).forward.exps:
+        pytest.skip("no exponential in it")
     bounds = rounded("fp64", *args)
     off = exp_off_by(1e-13)
     monkeypatch.setitem(backends._FINDERS, np.ndarray, lambda _: off)
