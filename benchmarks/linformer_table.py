@@ -25,7 +25,7 @@ from refattn.bench.measure import busy, interleaved  # noqa: E402
 from refattn.layers.attention import Attention  # noqa: E402
 from refattn.layers.block import Block  # noqa: E402
 from refattn.layers.feed_forward import FeedForward  # noqa: E402
-from refattn.verify.linformer_paper import HEADS, D, F, table  # noqa: E402
+from refattn.verify.linformer_paper import HEADS, TIME, D, F, table  # noqa: E402
 
 HEAD = ("n", "k", "MACs, attention", "MACs, layer", "time, paper", "time, here", "peak, attention", "memory, paper")
 
@@ -37,6 +37,8 @@ def main() -> int:
     p.add_argument("--counts", action="store_true", help="measure nothing")
     args = p.parse_args()
     lengths = tuple(int(n) for n in args.lengths.split(","))
+    if wrong := [n for n in lengths if n not in TIME]:
+        p.error(f"--lengths: table 3 has no n = {wrong[0]}, but {', '.join(map(str, TIME))}")
     if not args.counts and (why := busy()) is not None:
         print(f"the machine is busy: {why}", file=sys.stderr)
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")

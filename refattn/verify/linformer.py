@@ -15,6 +15,7 @@ from scipy.special import softmax
 from scipy.stats import beta
 
 from refattn import rng
+from refattn.errors import OptionError, ShapeError
 from refattn.schemes.dense import Dense
 from refattn.schemes.linformer import Linformer
 from refattn.verify import linformer_paper
@@ -60,16 +61,23 @@ def residual(q: Array, k: Array, v: Array, *, scheme: Linformer | None = None, *
     Raises
     ------
     ShapeError, OptionError, DtypeError, LibraryError
-        As Linformer and Dense do; key heads must be as many as query heads.
+        As Linformer and Dense do; key heads must be as many as query heads, and there is no padding.
     """
     scheme = Linformer() if scheme is None else scheme
+    if projection.get("key_valid") is not None:
+        raise OptionError("key_valid is given: a residual is of tokens without padding; give those that are valid, with "
+                          "their columns of E and F")
     dense = Dense(scale=scheme.scale)
     o, approximate = dense(q, k, v), scheme(q, k, v, **projection)
+    if q.shape[:-2] != k.shape[:-2]:
+        raise ShapeError(f"q has shape {q.shape} and k {k.shape}: repeat key heads so that each query head has its own")
     scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scheme.scale is None else scheme.scale)
-    lengths = _norm(softmax(scores, axis=-1), -1)[..., :, None] * _norm(v, -2)[..., None, :]
+    P = softmax(scores, axis=-1) if k.shape[-2] else scores
+    lengths = _norm(P, -1)[..., :, None] * _norm(v, -2)[..., None, :]
     size = float((o**2).sum()) ** 0.5
     error = float(((approximate - o) ** 2).sum()) ** 0.5
-    rows = (float((abs(x) / lengths).max()) for x in (approximate - o, o))
+    empty = lengths == 0.0  # a channel of zeros: both results are zeros, too
+    rows = (float((abs(x) / (lengths + empty)).max(initial=0.0)) for x in (approximate - o, o))
     return Residual(error / size if size else error, 1.0 if size else 0.0, *rows)
 
 
@@ -93,6 +101,13 @@ def _weights(seed: int, n: int, d: int = 64) -> tuple[Array, Array]:
     """P (n, n) of normal queries and keys, and normal w (n,)."""
     draws = rng.stream(seed, "linformer", "weights", n)
     return softmax(draws.normal(size=(n, d)) @ draws.normal(size=(d, n)) / sqrt(d), axis=-1), draws.normal(size=n)
+
+
+def _at_cosine(row: Array, w: Array, rho: float) -> Array:
+    """w turned in the plane of both so that its cosine with the row is ρ."""
+    along = row / _norm(row, 0)
+    across = w - (w @ along) * along
+    return rho * along + sqrt(1.0 - rho**2) * across / _norm(across, 0)
 
 
 def _approximations(seed: int, name: str, w: Array, k: int, trials: int) -> Any:
@@ -145,32 +160,32 @@ def error_identity() -> Claim:
     return _claim("error of theorem 1", statement, _MOMENTS, str(wanted), str(found), found == wanted, len(rows))
 
 
-def what_governs(seed: int, k: int = 64, ratio: int = 4, trials: int = 1000) -> Claim:
+def what_governs(seed: int, k: int = 64, ratio: int = 4, rho: float = 0.1, trials: int = 1000) -> Claim:
     """One row's error in units of ‖P_i‖‖w‖: how often it is past one deviation at k, for k fixed and for n/k fixed.
 
-    The chance is exact and n is not in it, but for the cosine of the row and the values.
+    The chance is exact: n is not in it, and the cosine ρ of the row and the values, which is, is the same for every n.
     """
     sizes, eps, level = (128, 256, 512), k**-0.5, ALPHA / 6.0
     chances: dict[str, list[float]] = {f"k = {k}": [], f"k = n/{ratio}": []}
     tests = []
     for n in sizes:
         P, w = _weights(seed, n)
-        row, limit = P[0], eps * _norm(P[0], 0) * _norm(w, 0)
-        rho = float(row @ w) / (limit / eps)
+        row, w = P[0], _at_cosine(P[0], w, rho)
+        limit = eps * _norm(row, 0) * _norm(w, 0)
         for label, slots in zip(chances, (k, n // ratio), strict=True):
             far = sum(abs(float(row @ z - row @ w)) > limit
                       for z in _approximations(seed, f"governs {label}", w, slots, trials))  # fmt: skip
             chances[label].append(product_failure(slots, eps, rho))
             tests.append(equal(far, trials, chances[label][-1], level))
-    fixed, falling = chances.values()
-    holds = all(t.holds for t in tests) and max(fixed) <= 1.05 * min(fixed) and falling[-1] < 0.5 * falling[0]
+    _, falling = chances.values()
+    holds = all(t.holds for t in tests) and falling[-1] < 0.5 * falling[0]
     curves = [Curve(f"{label}, law", sizes, tuple(law), bound=True) for label, law in chances.items()]
     curves += [Curve(label, sizes, tuple(t.frequency for t in tests[i::2])) for i, label in enumerate(chances)]
     off = max(t.off for t in tests)
     return _claim(
         "k, not n/k",
         f"one row is off by more than ‖P_i‖‖w‖/√{k} with one chance at k = {k}, whatever n is, and ever more seldom at "
-        f"k = n/{ratio} (n = {sizes[0]} to {sizes[-1]})",
+        f"k = n/{ratio} (n = {sizes[0]} to {sizes[-1]}, cosine {rho})",
         f"{_FIRST}; the product of a Gaussian projection, exactly",
         "; ".join(f"{label}: {_list(law)}" for label, law in chances.items()),
         "; ".join(f"{a}: {_list([t.frequency for t in tests[i::2]])}" for i, a in enumerate(chances)),

@@ -170,6 +170,6 @@ def reformer() -> Claim:
     wrong = [case for case in cases if breaks_even(*case, hashed=False) != case[0] * case[1] * (1 + case[2])]
     found, more = breaks_even(8, 128, 1, False), breaks_even(8, 128, 1, True)
     shown = f"{found} for 8 rounds, chunks of 128 and before = 1; {float(more or 0):.0f} with its hash"
-    statement = "Reformer's attention takes fewer multiply-adds than dense attention from n* = R·c·(1 + before) on"
+    statement = "Reformer's attention takes fewer multiply-adds than dense attention beyond n* = R·c·(1 + before)"
     return _claim("Reformer", statement, "the schemes' costs", "R·c·(1 + before)", f"not at {wrong}" if wrong else shown,
                   not wrong, len(cases))  # fmt: skip

@@ -178,6 +178,9 @@ def test_the_table_of_linformer_has_a_row_for_each_number_of_slots() -> None:
     rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
     assert [row[:4] for row in rows[:2]] == [["| 512", "128", "2.0", "1.05"], ["| 512", "256", "1.0", "1.00"]]
     assert len(rows) == 5
+    done = subprocess.run([*command, "--lengths", "512,500"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--lengths: table 3 has no n = 500, but 512, 1024, 2048" in done.stderr
 
 
 @pytest.mark.parametrize("options", [

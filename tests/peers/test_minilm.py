@@ -1,4 +1,4 @@
-"""The pretrained model by our layers against BERT of HF transformers: every map, and the hidden states."""
+"""The pretrained model by our layers against BERT of HF transformers (maps, hidden states) and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def test_maps_and_hidden_states_are_those_of_bert(n: int) -> None:
         assert own.shape == (2, minilm.HEADS, n, n)
         np.testing.assert_allclose(own, theirs.numpy(), atol=5e-6)
         assert float(abs(own - theirs.numpy()).max()) < 1e-3 * float(own.max())
+
+
+SENTENCES = [
+    "A map of attention has a row for each token.",
+    "Naïve attention isn't O(n): __getattr__ → 12.5 %, “quoted”",
+    "for i in range(10):\n    print(i, end=' ')",
+]
+
+
+def test_sentences_are_those_of_sentence_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From text to the vector of a sentence: the mean of its tokens' hidden states, of length one; alone and in a batch."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    peer = pytest.importorskip("sentence_transformers")
+    theirs, ours = peer.SentenceTransformer(folder(), device="cpu", local_files_only=True), minilm.load()
+    assert [type(part).__name__ for part in theirs] == ["Transformer", "Pooling", "Normalize"]
+    together = theirs.encode(SENTENCES)
+    for sentence, batched in zip(SENTENCES, together, strict=True):
+        ids = np.asarray(ours.tokenizer.encode(sentence).ids)
+        y, _ = ours.forward(ids[None])
+        tokens = theirs.encode(sentence, output_value="token_embeddings").numpy()
+        np.testing.assert_allclose(y[0], tokens, atol=2e-5)
+        mean = y[0].mean(axis=0)
+        got = mean / np.sqrt((mean**2).sum())
+        np.testing.assert_allclose(got, theirs.encode(sentence), atol=2e-6)
+        np.testing.assert_allclose(got, batched, atol=2e-6)
+    assert float(together[0] @ together[1]) < 0.9
 
 
 def test_tokens_are_those_of_transformers_tokenizer() -> None:
