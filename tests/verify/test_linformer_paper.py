@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,6 +22,16 @@ def test_a_cell_by_hand() -> None:
     assert cell.layer == Fraction(12 * 768 + 2 * 1024, 12 * 768 + 4 * 256)
     assert (cell.time, cell.memory) == (1.6, 2.9)
     assert 3.0 < cell.peak < 3.5
+
+
+@pytest.mark.parametrize("table", [paper.TIME, paper.MEMORY])
+def test_figures_fall_with_slots_and_do_not_fall_with_tokens(table: dict[int, tuple[float, ...]]) -> None:
+    """Those of table 3 do; a figure that is copied wrong seldom would."""
+    for row in table.values():
+        assert all(more > fewer for more, fewer in pairwise(row))
+    for short, long in pairwise(table.values()):
+        assert len(short) <= len(long)
+        assert all(a <= b for a, b in zip(short, long, strict=False))
 
 
 def test_a_count_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
