@@ -18,7 +18,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
-from refattn.layers.base import dense_weight, fit, layer
+from refattn.layers.base import dense_weight, fit, layer, size
 from refattn.ops.base import over_rows
 from refattn.ops.projection import Projection
 from refattn.position.rope import rotate
@@ -116,7 +116,7 @@ class Attention:
         return sum(product(shape) + (shape[1] if self.bias else 0) for shape in self._weights(sizes).values())
 
     def _weights(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-        d = sizes["d"]
+        d = size(sizes, "d", self)
         if "k" not in sizes and d % self.heads:
             raise ShapeError(f"d={d} is no multiple of heads={self.heads}: say how wide a head is, as k={d // self.heads}")
         k = sizes.get("k", d // self.heads)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Protocol
 from refattn import tree
 from refattn.backend import AUTO, Backend, active, is_array, of
 from refattn.cost import Passes
-from refattn.errors import DtypeError, LibraryError, ShapeError
+from refattn.errors import DtypeError, LibraryError, OptionError, ShapeError
 from refattn.rng import Source
-from refattn.schemes.base import admit, dtype_name, joined
+from refattn.schemes.base import admit, bind, dtype_name, joined
 from refattn.shapes import Shape, product, shape_of, sizes
 
 Array = Any
@@ -51,7 +51,7 @@ def layer(text: Callable[..., Any]) -> Any:
 def _forward(text: Callable[..., Any]) -> Any:
     @functools.wraps(text)
     def forward(self: Any, *args: Any, block: Any = AUTO, **named: Any) -> tuple[Array, Any]:
-        b, inputs = admit(self, args, named)
+        b, inputs = admit(self, (bound(self, args, named),), {})
         y, saved = text(self, tree.map(b.widen, inputs), block=block)
         return b.narrow(y, like_of(inputs)), saved._replace(inputs=inputs)
 
@@ -61,6 +61,10 @@ def _forward(text: Callable[..., Any]) -> Any:
 def _vjp(text: Callable[..., Any]) -> Any:
     @functools.wraps(text)
     def vjp(self: Any, saved: Any, dy: Array, *, block: Any = AUTO) -> Any:
+        name = type(self).__name__
+        if not isinstance(saved, self.Saved):
+            raise OptionError(f"{name}.vjp takes the {name}.Saved that forward returns, y, saved = layer.forward(...), "
+                              f"as in layer.vjp(saved, dy), not a {type(saved).__qualname__}")
         b = active() or of(*tree.leaves(saved.inputs))
         if not is_array(dy):
             raise LibraryError(f"dy is a {type(dy).__name__}, not an array")
@@ -75,6 +79,24 @@ def _vjp(text: Callable[..., Any]) -> Any:
         return narrowed(b, grads, saved.inputs)
 
     return vjp
+
+
+def bound(layer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The Inputs of a call; OptionError if the parameters are no nest of this layer."""
+    inputs = bind(layer, args, named)
+    p = inputs.params
+    if p is not None and not isinstance(p, layer.Params):
+        raise OptionError(f"params is a {type(p).__qualname__}: {type(layer).__name__} takes {layer.Params.__qualname__}, "
+                          "as its init makes them")
+    return inputs
+
+
+def size(sizes: Mapping[str, int], letter: str, layer: Any) -> int:
+    """The size of an axis; ShapeError if it was not said."""
+    if letter not in sizes:
+        raise ShapeError(f"{type(layer).__name__} needs the size {letter}, and sizes has "
+                         f"{', '.join(f'{name}={n}' for name, n in sizes.items()) or 'none'}")
+    return sizes[letter]
 
 
 def like_of(inputs: Any) -> Array:

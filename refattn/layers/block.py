@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from refattn import tree
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
-from refattn.layers.base import layer, size_of
+from refattn.layers.base import layer, size, size_of
 from refattn.ops.base import one_of
 from refattn.ops.layer_norm import LayerNorm
 from refattn.rng import Source
@@ -70,6 +70,8 @@ class Block:
 
     def __post_init__(self) -> None:
         one_of(("pre", "post"), order=self.order)
+        if not hasattr(self.norm, "parameters"):
+            raise OptionError(f"norm={self.norm!r}: give an operation that has parameters of its own, as LayerNorm()")
 
     @property
     def kinds(self) -> Mapping[str, str]:
@@ -90,13 +92,13 @@ class Block:
         made = {}
         for name in self._parts:
             made[name] = getattr(self, name).init(self._sizes(name, sizes), rng.at(name))
-            start = self.norm.parameters(sizes["d"])
+            start = self.norm.parameters(size(sizes, "d", self))
             made[f"norm_{name}"] = self.norm.Inputs(x=None, **{n: rng.filled(*at) for n, at in start.items()})
         return self.Params(**made)
 
     def parameters(self, sizes: Mapping[str, int]) -> int:
         """How many numbers ``init`` makes: those of the layers and of a norm for each."""
-        norm = sum(product(shape) for shape, _ in self.norm.parameters(sizes["d"]).values())
+        norm = sum(product(shape) for shape, _ in self.norm.parameters(size(sizes, "d", self)).values())
         return sum(getattr(self, name).parameters(self._sizes(name, sizes)) + norm for name in self._parts)
 
     def _sizes(self, name: str, sizes: Mapping[str, int]) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
-from refattn.layers.base import layer
+from refattn.layers.base import layer, size
 from refattn.ops.base import axes, zeros
 from refattn.ops.erf import root
 from refattn.ops.lookup import Lookup
@@ -68,14 +68,17 @@ class Embedding:
 
     def init(self, sizes: Mapping[str, int], rng: Source) -> Params:
         """sizes: v, d, and L for learned positions. Normal numbers: rows of s E have variance 1; a = 1/√d."""
-        v, d = sizes["v"], sizes["d"]
+        v, d = size(sizes, "v", self), size(sizes, "d", self)
         table = rng.at("table").normal((v, d), max(d, 1) ** -0.5 if self.scale else 1.0)
-        learned = rng.at("positions").normal((sizes["L"], d), 0.02) if self.positions == "learned" else None
+        learned = None
+        if self.positions == "learned":
+            learned = rng.at("positions").normal((size(sizes, "L", self), d), 0.02)
         return self.Params(table, learned, rng.filled((), max(d, 1) ** -0.5) if self.scaled else None)
 
     def parameters(self, sizes: Mapping[str, int]) -> int:
         """How many numbers ``init`` makes: v·d, L·d for learned positions, 1 for a."""
-        return (sizes["v"] + (sizes["L"] if self.positions == "learned" else 0)) * sizes["d"] + int(self.scaled)
+        rows = size(sizes, "v", self) + (size(sizes, "L", self) if self.positions == "learned" else 0)
+        return rows * size(sizes, "d", self) + int(self.scaled)
 
     def check(self, inputs: Inputs) -> None:
         """Refuse parameters that do not fit, sequences that are too long, and ids outside of the table."""

@@ -17,7 +17,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError
-from refattn.layers.base import dense_weight, layer
+from refattn.layers.base import dense_weight, layer, size
 from refattn.ops.activation import Activation
 from refattn.ops.base import over_rows
 from refattn.ops.glu import GLU
@@ -154,6 +154,6 @@ class FeedForward:
         shapes = {name: shape_of(x) for name, x in tree.items(inputs)}
         return axis_sizes({name: AXES[name] for name in shapes}, shapes)
 
-    @staticmethod
-    def _sizes(sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        return sizes["d"], sizes["f"], sizes.get("e", sizes["d"])
+    def _sizes(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        d = size(sizes, "d", self)
+        return d, size(sizes, "f", self), sizes.get("e", d)

@@ -17,7 +17,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError
-from refattn.layers.base import dense_weight, gradients_of, layer
+from refattn.layers.base import dense_weight, gradients_of, layer, size
 from refattn.ops.projection import Projection
 from refattn.rng import Source
 from refattn.shapes import shape_of
@@ -65,7 +65,8 @@ class LanguageModel:
 
     def init(self, sizes: Mapping[str, int], rng: Source) -> Params:
         """sizes: v, d, and what embedding and body need; o, the width of the body's y, if the head is not tied (d)."""
-        v, o = sizes["v"], sizes.get("o", sizes["d"])
+        v, d = size(sizes, "v", self), size(sizes, "d", self)
+        o = sizes.get("o", d)
         inside = {letter: size for letter, size in sizes.items() if letter != "o"}
         w = None if self.tied else dense_weight(rng.at("w"), o, v)
         return self.Params(self.embedding.init(inside, rng.at("embedding")), self.body.init(inside, rng.at("body")), w,
@@ -73,7 +74,8 @@ class LanguageModel:
 
     def parameters(self, sizes: Mapping[str, int]) -> int:
         """How many numbers ``init`` makes; a tied table counts once."""
-        v, o = sizes["v"], sizes.get("o", sizes["d"])
+        v, d = size(sizes, "v", self), size(sizes, "d", self)
+        o = sizes.get("o", d)
         inside = {letter: size for letter, size in sizes.items() if letter != "o"}
         made: int = self.embedding.parameters(inside) + self.body.parameters(inside)
         return made + (0 if self.tied else o * v) + (v if self.bias else 0)

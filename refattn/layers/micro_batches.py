@@ -18,7 +18,7 @@ from refattn import tree
 from refattn.backend import AUTO, of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
-from refattn.layers.base import Wrapper, gradients_of, layer, like_of, narrowed
+from refattn.layers.base import Wrapper, bound, gradients_of, layer, like_of, narrowed
 from refattn.schemes.base import admit
 from refattn.shapes import product, shape_of
 
@@ -113,7 +113,7 @@ class MicroBatches(Wrapper):
     def accumulate(self, inputs: Any, pull: Callable[[Array, slice], Array], *, block: Any = AUTO) -> Any:
         """Gradients of a loss, part by part: ``pull(y, at)`` is its gradient at y of the items in a slice."""
         mine: Any = self
-        b, inputs = admit(mine, (inputs,), {})
+        b, inputs = admit(mine, (bound(mine, (inputs,), {}),), {})
         wide = tree.map(b.widen, inputs)
 
         def part(at: slice) -> Any:

@@ -19,7 +19,7 @@ from refattn import tree
 from refattn.backend import of
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError
-from refattn.layers.base import Wrapper, gradients_of, layer, replayed
+from refattn.layers.base import Wrapper, gradients_of, layer, replayed, size
 from refattn.ops.base import one_of
 from refattn.rng import Source
 from refattn.shapes import product, shape_of
@@ -48,7 +48,9 @@ class Reversible(Wrapper):
 
     def __post_init__(self) -> None:
         one_of(("concat", "mean"), join=self.join)
-        for i, f in enumerate(getattr(self.inner, "layers", (self.inner,))):
+        if not hasattr(self.inner, "step"):
+            raise OptionError(f"inner={self.inner!r} is no Stack: two streams need a Stack of pre-norm Blocks")
+        for i, f in enumerate(self.inner.layers):
             if not hasattr(f, "branch") or f.order != "pre" or f.cross is not None:
                 raise OptionError(f"layer {i} is {f!r}: two streams need a Stack of pre-norm Blocks without cross-attention")
 
@@ -57,11 +59,11 @@ class Reversible(Wrapper):
 
     def init(self, sizes: Mapping[str, int], rng: Source) -> Any:
         """Those of the stack, the last norm as wide as what it reads."""
-        return self.inner.init(sizes, rng, self._width(sizes["d"]))
+        return self.inner.init(sizes, rng, self._width(size(sizes, "d", self)))
 
     def parameters(self, sizes: Mapping[str, int]) -> int:
         """How many numbers ``init`` makes."""
-        found: int = self.inner.parameters(sizes, self._width(sizes["d"]))
+        found: int = self.inner.parameters(sizes, self._width(size(sizes, "d", self)))
         return found
 
     def check(self, inputs: Any) -> None:

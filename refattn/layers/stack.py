@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from refattn import tree
 from refattn.cost import Count, Passes
 from refattn.errors import OptionError, ShapeError
-from refattn.layers.base import gradients_of, layer
+from refattn.layers.base import gradients_of, layer, size
 from refattn.rng import Shapes, Source
 from refattn.shapes import product, shape_of
 
@@ -97,13 +97,13 @@ class Stack:
         """sizes: d, and what the layers need. width: that of the last norm, if it is not d."""
         whole = (f.init(sizes, rng.at("layers", i)) for i, f in enumerate(self.makers))
         made = (self._own(params) if i and self.tied else params for i, params in enumerate(whole))
-        start = {} if self.norm is None else self.norm.parameters(width or sizes["d"])
+        start = {} if self.norm is None else self.norm.parameters(width or size(sizes, "d", self))
         norm = None if self.norm is None else self.norm.Inputs(x=None, **{n: rng.filled(*at) for n, at in start.items()})
         return self.Params(tree.row(made), norm)
 
     def parameters(self, sizes: Mapping[str, int], width: int | None = None) -> int:
         """How many numbers ``init`` makes: those of the layers, shared and tied ones once, and of the norm."""
-        norm = {} if self.norm is None else self.norm.parameters(width or sizes["d"])
+        norm = {} if self.norm is None else self.norm.parameters(width or size(sizes, "d", self))
         of_layers: int = sum(f.parameters(sizes) for f in self.makers)
         if self.tied:
             later = (f.init(sizes, Shapes(0)) for f in self.makers[1:])

@@ -4,7 +4,8 @@
     reduction: "mean" over the targets that count (0 if none does), "sum", or "none"
 
 logits: (..., v)   targets: (...), whole numbers 0 … v − 1 or `ignore`   loss: () or, for "none", (...).
-As torch.nn.functional.cross_entropy, whose ignore_index is −100; the mean over no target is NaN there.
+As torch.nn.functional.cross_entropy, whose ignore_index is −100; the mean over no target is NaN there. NumPy's targets are
+checked; on other devices what becomes of a target that names no class is up to the library.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class CrossEntropy:
         c = row_max(logits, None)
         lse = c + xp.log(xp.sum(xp.exp(logits - c), axis=-1, keepdims=True))
         counts, named = self._targets(targets)
+        self._within(named, logits.shape[-1])
         loss = (lse - xp.take_along_axis(logits, named[..., None], axis=-1))[..., 0]
         loss = loss if counts is None else xp.where(counts, loss, 0.0)
         if self.reduction != "none":
@@ -86,6 +88,14 @@ class CrossEntropy:
         if at["v"] == 0 and total(inputs, "targets"):
             raise ShapeError(f"logits has shape {shape_of(inputs.logits)}: no class, but there are targets")
         return at
+
+    def _within(self, named: Array, classes: int) -> None:
+        """Refuse NumPy's targets that name no class; on other devices that would mean to wait for them."""
+        if product(named.shape) and of(named).name == "numpy":
+            least, most = int(named.min()), int(named.max())
+            if least < 0 or most >= classes:
+                raise OptionError(f"targets from {least} to {most}, but the classes are 0 … {classes - 1} and ignore="
+                                  f"{self.ignore}")
 
     def _targets(self, targets: Array) -> tuple[Array | None, Array]:
         """Which targets count (None: all), and targets that all name a class."""

@@ -276,7 +276,7 @@ def slotted(name, sharing, wrap=lambda layer: layer, inner=lambda layer: layer):
 TIED = Stack((Block(PLAIN, FeedForward()), GATED), LayerNorm(), tied=("attention.b_v", "feed_forward.w2"))
 DEEP = [  # several layers: a worst-case bound grows some fivefold with each, and says nothing of float32
     simple("stack-post", Stack((Block(PLAIN, FeedForward(), order="post"),) * 2), {"d": D, "f": F}),
-    simple("stack-context", Stack((Block(PLAIN, FeedForward()), FeedForward())), {"d": D, "f": F, "c": C}, context=True),
+    simple("stack-context", Stack((THREE[0], FeedForward(), THREE[0])), {"d": D, "f": F, "c": C}, context=True),
     simple("stack-of-schemes", SCHEMES, {"d": D, "f": F}),
     simple("reversible-of-schemes", Reversible(SCHEMES), {"d": D, "f": F}),
     masked("stack-shared-masks", SHARED, {"d": D, "f": F}),

@@ -215,6 +215,11 @@ TURNED = Attention(Dense(), 2, rotary=Rope("halves"))
     (OptionError, lambda: FeedForward(gated=True).forward(x(2, D), Q), "gated=True, but wg is missing"),
     (ShapeError, lambda: FEED.forward(x(2, D), Q._replace(w2=x(9, D))), r"params.w1 has f=8 but params.w2 has f=9"),
     (OptionError, lambda: Block(ATTENTION, FEED, order="sandwich"), "order='sandwich'"),
+    (OptionError, lambda: Block(ATTENTION, FEED, norm=None), "norm=None: give an operation"),
+    (OptionError, lambda: ATTENTION.forward(x(2, 3, D), Q), "params is a FeedForward.Params: Attention takes Attention.P"),
+    (ShapeError, lambda: ATTENTION.init({}, rng.Source(0)), "Attention needs the size d, and sizes has none"),
+    (ShapeError, lambda: BLOCK.parameters({"f": F}), "Block needs the size d, and sizes has f=8"),
+    (ShapeError, lambda: Embedding("learned").init({"v": 4, "d": D}, rng.Source(0)), "Embedding needs the size L"),
     (OptionError, lambda: BLOCK.forward(x(2, 3, D), B._replace(cross=P)), "params.cross or params.norm_cross is given"),
     (OptionError, lambda: BLOCK.forward(x(2, 3, D), B, cross_others=learned(mask=np.ones((3, 3), bool))), "no cross-att"),
     (OptionError, lambda: (c := Block(ATTENTION, FEED, cross=ATTENTION)).forward(

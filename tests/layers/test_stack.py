@@ -17,6 +17,7 @@ from refattn.layers.micro_batches import MicroBatches
 from refattn.layers.reversible import Reversible
 from refattn.layers.stack import Stack
 from refattn.ops.layer_norm import LayerNorm
+from refattn.position.rope import Rope
 
 D, F, V = 6, 8, 5
 SIZES = {"d": D, "f": F, "v": V}
@@ -55,6 +56,26 @@ def test_layers_that_share_read_one_nest_and_add_their_gradients():
     assert shared.parameters(SIZES) == 2 * OPEN.parameters(SIZES)
     for a, b, c in zip(tree.leaves(got.l0), tree.leaves(want.l0), tree.leaves(want.l1), strict=True):
         np.testing.assert_allclose(a, b + c, rtol=1e-12, atol=1e-12)
+
+
+def test_positions_reach_the_attention_of_every_layer():
+    block, at = Block(Attention(Dense(), 3, rotary=Rope("halves")), FeedForward()), np.array([3, 1, 4, 8])
+    stack, v = Stack((block, block)), x(2, 4, D)
+    p = made(stack)
+
+    def branch(name, u, q, **more):
+        normed, _ = LayerNorm().forward(u, **dict(tree.items(getattr(q, f"norm_{name}"))))
+        return getattr(block, name).forward(normed, getattr(q, name), **more)[0]
+
+    want, y1, y2 = v, v, v
+    for q in p.layers:
+        want = want + branch("attention", want, q, positions=at)
+        want = want + branch("feed_forward", want, q)
+        y1 = y1 + branch("attention", y2, q, positions=at)
+        y2 = y2 + branch("feed_forward", y1, q)
+    for layer, y in ((stack, want), (Checkpoint(stack, 1), want), (Reversible(stack), np.concatenate([y1, y2], -1))):
+        np.testing.assert_allclose(layer.forward(v, p, positions=at)[0], y, rtol=1e-12)
+        assert not np.allclose(layer.forward(v, p)[0], y)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -112,6 +133,14 @@ def test_gradients_of_half_precision_are_added_in_float32():
         np.testing.assert_array_equal(a, b.astype(np.float16), strict=True)
 
 
+def test_the_context_that_a_model_is_given_is_cut_with_its_tokens():
+    layer = MicroBatches(LanguageModel(Embedding(), Stack((OPEN,))), 2)
+    p, ids, given = made(layer), np.array([[0, 1], [2, 0], [1, 1], [0, 2]]), Stack.Inputs(None, None, x(4, 3, D))
+    (y, saved), (z, kept) = layer.forward(ids, p, given), layer.inner.forward(ids, p, given)
+    np.testing.assert_allclose(y, z, rtol=1e-12)
+    np.testing.assert_allclose(layer.vjp(saved, y).given.context, layer.inner.vjp(kept, z).given.context, rtol=1e-9)
+
+
 def test_inputs_with_a_batch_of_their_own_are_named():
     layer = MicroBatches(Stack((OPEN,)), 2, batched=("x", "others.l0.bias"))
     p, v = made(layer), x(4, 3, D)
@@ -134,6 +163,15 @@ M = made(MODEL)
     (OptionError, lambda: Stack((OPEN, OPEN), share=(1, 0)), r"share=\(1, 0\) for 2 layers"),
     (OptionError, lambda: Stack((OPEN, OPEN), share=(0,)), r"share=\(0,\) for 2 layers"),
     (OptionError, lambda: STACK.forward(V4, P._replace(layers=tree.row([P.layers.l0]))), "has 1 nests; the stack has 2"),
+    (OptionError, lambda: STACK.forward(V4, P.layers.l0), "params is a Block.Params: Stack takes Stack.Params, as its init"),
+    (OptionError, lambda: (s := Stack((OPEN, OPEN.feed_forward), share=(0, 0))).forward(V4, made(s)),
+     "params is a Block.Params: FeedForward takes FeedForward.Params"),
+    (OptionError, lambda: MicroBatches(STACK, 2).accumulate(STACK.Inputs(V4, P.layers.l0), lambda y, at: y),
+     "params is a Block.Params: MicroBatches takes Stack.Params"),
+    (OptionError, lambda: STACK.vjp(STACK.layers[0].forward(V4, P.layers.l0)[1], V4),
+     "Stack.vjp takes the Stack.Saved that forward returns, .* not a Block.Saved"),
+    (ShapeError, lambda: STACK.init({"d": D}, rng.Source(0)), "FeedForward needs the size f, and sizes has d=6"),
+    (ShapeError, lambda: MODEL.init({"d": D, "f": F}, rng.Source(0)), "LanguageModel needs the size v"),
     (OptionError, lambda: STACK.forward(V4, P._replace(norm=None)), "params.norm is missing"),
     (OptionError, lambda: STACK.forward(V4, P, others=tree.row([None])), "tree.row of 2 nests"),
     (OptionError, lambda: Stack((FeedForward(),)).forward(V4, made(Stack((FeedForward(),))), V4), "no layer reads it"),
@@ -143,7 +181,8 @@ M = made(MODEL)
     (OptionError, lambda: Checkpoint(OPEN, 1), "is no Stack"),
     (OptionError, lambda: Reversible(STACK, "sum"), "join='sum'"),
     (OptionError, lambda: Reversible(Stack((OPEN, POST))), "layer 1 is .* two streams need"),
-    (OptionError, lambda: Reversible(OPEN.feed_forward), "layer 0 is .* two streams need"),
+    (OptionError, lambda: Reversible(OPEN), "is no Stack: two streams need"),
+    (OptionError, lambda: Reversible(OPEN.feed_forward), "is no Stack: two streams need"),
     (OptionError, lambda: ChunkedFF(FeedForward(), 0), "rows=0"),
     (OptionError, lambda: ChunkedFF(OPEN.attention, 2), "reads more than x and parameters"),
     (OptionError, lambda: MicroBatches(STACK, 0), "parts=0"),

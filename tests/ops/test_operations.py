@@ -152,6 +152,12 @@ def test_ignored_targets_count_nothing():
                                   grads.logits)
 
 
+@pytest.mark.parametrize(("target", "ignore"), [(4, -100), (-1, -100), (-100, None)])
+def test_a_target_that_names_no_class_is_refused(target, ignore):
+    with pytest.raises(OptionError, match=rf"targets from .*{target}.*, but the classes are 0 … 3 and ignore={ignore}"):
+        CrossEntropy(ignore=ignore).forward(x(3, 4), np.array([0, target, 3]))
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_a_loss_without_any_target_is_zero(reduction):
     op, targets = CrossEntropy(reduction), np.full(3, -100)
