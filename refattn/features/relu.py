@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar
 
 from refattn.backend import of
@@ -27,6 +28,8 @@ class Relu:
     positive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, Real):
+            raise OptionError(f"epsilon={self.epsilon!r} is a {type(self.epsilon).__name__}, not a number")
         if not 0.0 <= self.epsilon < math.inf:
             raise OptionError(f"epsilon={self.epsilon!r} must be finite and not negative")
 

@@ -38,7 +38,8 @@ def even(factors: Any) -> tuple[int, ...] | None:
     """The factors of a hash as a tuple; OptionError unless all are even whole numbers."""
     if factors is None:
         return None
-    if not factors or any(isinstance(f, bool) or not isinstance(f, int) or f < 2 or f % 2 for f in factors):
+    listed = isinstance(factors, tuple | list) and len(factors) > 0
+    if not listed or any(isinstance(f, bool) or not isinstance(f, int) or f < 2 or f % 2 for f in factors):
         raise OptionError(f"factors={factors!r}: give even whole numbers; a column of rotations makes two buckets")
     return tuple(factors)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import OptionError, ShapeError
-from refattn.position.angles import check_float, check_positions, over_heads, places
+from refattn.position.angles import check_float, check_positions, check_whole, over_heads, places
 from refattn.shapes import shape_of
 
 Array = Any
@@ -56,6 +56,7 @@ class Alibi:
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise OptionError(f"form={self.form!r}: choose one of {', '.join(FORMS)}")
+        check_whole("offset", self.offset)
 
     def __call__(self, slopes: Array, n: int, m: int, **positions: Array | None) -> Array:
         return self.forward(slopes, n, m, **positions)

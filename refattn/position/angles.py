@@ -7,6 +7,7 @@ A float32 angle at position 10⁵ is off by 4·10⁻³; its cosine is then wrong
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 from refattn.backend import of
@@ -60,9 +61,15 @@ def check_pairs(pairs: str) -> None:
         raise OptionError(f"pairs={pairs!r}: choose 'halves' (f with f + width/2) or 'neighbours' (2f with 2f + 1)")
 
 
+def check_whole(name: str, value: Any) -> None:
+    """Refuse what is no whole number where tokens or features are counted."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise OptionError(f"{name}={value!r}: give a whole number")
+
+
 def check_base(base: float) -> None:
     """Refuse a base without a logarithm."""
-    if not 0.0 < base < math.inf:
+    if isinstance(base, bool) or not isinstance(base, Real) or not 0.0 < base < math.inf:
         raise OptionError(f"base={base!r} must be positive and finite")
 
 

@@ -22,6 +22,7 @@ from refattn.position.angles import (
     check_float,
     check_pairs,
     check_positions,
+    check_whole,
     frequencies,
     over_heads,
     places,
@@ -52,6 +53,9 @@ class Rope:
     def __post_init__(self) -> None:
         check_pairs(self.pairs)
         check_base(self.base)
+        check_whole("offset", self.offset)
+        if self.width is not None:
+            check_whole("width", self.width)
         if self.width is not None and (self.width < 0 or self.width % 2):
             raise OptionError(f"width={self.width}: turn an even number of features, 0 or more, or None for all of them")
 

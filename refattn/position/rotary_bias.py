@@ -14,7 +14,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import ShapeError
-from refattn.position.angles import check_base, check_float, check_pairs, frequencies, places, turns
+from refattn.position.angles import check_base, check_float, check_pairs, check_whole, frequencies, places, turns
 from refattn.position.rope import rotate, split
 from refattn.shapes import shape_of
 
@@ -32,6 +32,7 @@ class RotaryBias:
     def __post_init__(self) -> None:
         check_pairs(self.pairs)
         check_base(self.base)
+        check_whole("offset", self.offset)
 
     def __call__(self, a: Array, b: Array, n: int, m: int) -> Array:
         return self.forward(a, b, n, m)
@@ -53,6 +54,8 @@ class RotaryBias:
 
     def forward(self, a: Array, b: Array, n: int, m: int) -> Array:
         """T, in the dtype of a."""
+        if a.shape[-1:] != b.shape[-1:]:
+            raise ShapeError(f"a has shape {shape_of(a)} but b has {shape_of(b)}; their last axes are turned together")
         back = of(a, b)
         left, right = self._turned(back.widen(a), n, self.offset), self._turned(back.widen(b), m, 0)
         return back.narrow(back.xp.matmul(left, back.xp.matrix_transpose(right)), a)

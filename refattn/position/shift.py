@@ -35,18 +35,18 @@ class RelativeShift:
         return self.forward(raw)
 
     def definition(self, raw: Array) -> Array:
-        """out entry by entry; above the diagonal what follows raw_i in memory, after one zero."""
+        """out entry by entry; above the diagonal what follows raw_i in memory, with a zero before every row."""
         (*lead, n, m), xp = raw.shape, of(raw).xp
         blank, entries = xp.sum(xp.zeros_like(raw), axis=(-2, -1)), []
         for i in range(n):
             for j in range(m):
-                beyond = j - (i + m - n) - 1
-                if beyond < 0:
+                further, beyond = divmod(j - (i + m - n) - 1, m + 1)
+                if further < 0:
                     entries.append(raw[..., i, j + n - 1 - i])
                 elif self.above == "zero" or beyond == 0:
                     entries.append(blank)
                 else:
-                    entries.append(raw[..., i + 1, beyond - 1])
+                    entries.append(raw[..., i + 1 + further, beyond - 1])
         stacked = xp.stack(entries, axis=-1) if entries else raw
         return xp.reshape(stacked, (*lead, n, m))
 

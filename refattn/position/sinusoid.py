@@ -16,7 +16,16 @@ from typing import Any, ClassVar
 
 from refattn.backend import of
 from refattn.errors import OptionError, ShapeError
-from refattn.position.angles import check_base, check_float, check_pairs, check_positions, frequencies, places, turns
+from refattn.position.angles import (
+    check_base,
+    check_float,
+    check_pairs,
+    check_positions,
+    check_whole,
+    frequencies,
+    places,
+    turns,
+)
 from refattn.position.rope import join
 from refattn.shapes import shape_of
 
@@ -39,6 +48,7 @@ class Sinusoid:
     def __post_init__(self) -> None:
         check_pairs(self.pairs)
         check_base(self.base)
+        check_whole("offset", self.offset)
 
     def __call__(self, x: Array, scalar: Array | None = None, positions: Array | None = None) -> Array:
         return self.forward(x, scalar, positions)
@@ -69,7 +79,7 @@ class Sinusoid:
         """y, in the dtype of x."""
         b = of(x)
         wide = b.widen(x)
-        e = self._table_of(wide, positions)
+        e = self._table_of(wide, scalar, positions)
         return b.narrow(wide + (e if scalar is None else e * b.widen(scalar)), x)
 
     def vjp(self, x: Array, scalar: Array | None, dy: Array, positions: Array | None = None) -> tuple[Array, Array | None]:
@@ -78,13 +88,15 @@ class Sinusoid:
         wide = b.widen(dy)
         if scalar is None:
             return b.narrow(wide * 1.0, x), None
-        return b.narrow(wide * 1.0, x), b.narrow(b.xp.sum(wide * self._table_of(b.widen(x), positions)), scalar)
+        return b.narrow(wide * 1.0, x), b.narrow(b.xp.sum(wide * self._table_of(b.widen(x), scalar, positions)), scalar)
 
-    def _table_of(self, x: Array, positions: Array | None) -> Array:
+    def _table_of(self, x: Array, scalar: Array | None, positions: Array | None) -> Array:
         check_float("x", x)
         if x.ndim < 2:
             raise ShapeError(f"x has shape {shape_of(x)}, but needs the axes (..., n, D)")
         check_positions("positions", positions, x.shape[-2], shape_of(x)[:-2], self.offset)
+        if scalar is not None and scalar.ndim:
+            raise ShapeError(f"scalar has shape {shape_of(scalar)}; it is one number for the whole table, ()")
         return self.table(x, x.shape[-1], x.shape[-2], positions)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import OptionError, ShapeError
-from refattn.position.angles import check_float, check_positions, places
+from refattn.position.angles import check_float, check_positions, check_whole, places
 from refattn.position.toeplitz import diagonal_sums, toeplitz
 from refattn.shapes import product, shape_of
 
@@ -38,6 +38,8 @@ class T5Bias:
     offset: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("buckets", "max_distance", "offset"):
+            check_whole(name, getattr(self, name))
         least = 4 if self.bidirectional else 2
         if self.buckets < least or self.buckets % least:
             raise OptionError(f"buckets={self.buckets}: give a multiple of {least}, half of a direction's are exact")

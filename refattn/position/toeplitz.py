@@ -15,7 +15,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import ShapeError
-from refattn.position.angles import check_float
+from refattn.position.angles import check_float, check_whole
 from refattn.shapes import shape_of
 
 Array = Any
@@ -26,6 +26,9 @@ class ToeplitzBias:
     """A bias by difference of positions; the module has the equation. offset: the position of the first query."""
 
     offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("offset", self.offset)
 
     def __call__(self, w: Array, n: int, m: int) -> Array:
         return self.forward(w, n, m)

@@ -13,7 +13,6 @@ sum to 1; a query whose z is 0 (it sees nothing) returns 0; other feature maps, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -42,7 +41,7 @@ from refattn.ops.key_sums import (
 from refattn.ops.key_sums import state as key_state
 from refattn.ops.scores import inverse_root
 from refattn.prefix import prefix_mix
-from refattn.schemes.base import admit, core, plain_fields
+from refattn.schemes.base import admit, core, number, plain_fields
 from refattn.shapes import broadcasts, product, shape_of, sizes
 
 Array = Any
@@ -104,11 +103,11 @@ class Linear:
                 raise OptionError(f"{name}={getattr(self, name)!r}: give True or False")
         visibility.check_align(self.causal, self.align)
         check_heads(self.heads)
-        if not hasattr(self.feature, "width"):
+        if isinstance(self.feature, type) or not hasattr(self.feature, "width"):
             raise OptionError(f"feature={self.feature!r} is no feature map: give Elu(), Relu() or Identity()")
-        if self.scale is not None and not math.isfinite(self.scale):
-            raise OptionError(f"scale={self.scale!r} is not finite")
-        if not 0.0 <= self.eps < math.inf:
+        number(self, "scale")
+        number(self, "eps")
+        if self.eps is None or self.eps < 0:
             raise OptionError(f"eps={self.eps!r} must be finite and not negative")
         if self.eps_at not in ("sum", "keys"):
             raise OptionError(f"eps_at={self.eps_at!r}: choose 'sum' (of the weights) or 'keys' (the sum of their features)")
@@ -209,12 +208,29 @@ class Linear:
     @core
     def step(self, state: State, token: Inputs, *, block: int | None) -> tuple[State, Array]:
         """The state after one more token, or several (the axis of tokens stays), and their o."""
+        self._check_step(state, token)
         t, xp = self._read(token, whole=False), of(token.q).xp
         before = state.S if state.z is None else xp.concat([state.S, state.z[..., None]], axis=-1)
         u = prefix_mix(t.fq, t.fk, t.v, chunk=_chunk(block)) + xp.matmul(t.fq, t.heads.share(before))
         after = before + t.heads.collect(key_state(t.fk, t.v))
         e = token.v.shape[-1]
         return Linear.State(after[..., :e], after[..., e] if self.normalise else None), self._normalised(t, u)[0]
+
+    def _check_step(self, state: State, token: Inputs) -> None:
+        """Refuse tokens that are no stream, and a state that is not of these items, heads and widths."""
+        n, m, e = token.q.shape[-2], token.k.shape[-2], token.v.shape[-1]
+        if not self.causal:
+            raise OptionError("causal=False: a stream needs an order, set causal=True")
+        if n != m:
+            raise ShapeError(f"q has n={n} tokens but k has m={m}; a stream takes as many queries as keys")
+        if (state.z is None) == self.normalise:
+            raise OptionError(f"state.z is {'missing' if state.z is None else 'there'}, and normalise={self.normalise}: "
+                              "step takes what this configuration's start or step returned")
+        want = (*token.k.shape[:-2], self.feature.width(token.k.shape[-1]), e)
+        for name, x, shape in (("S", state.S, want), ("z", state.z, want[:-1])):
+            if x is not None and shape_of(x) != shape:
+                raise ShapeError(f"state.{name} has shape {shape_of(x)}, but these tokens need {shape} (k: "
+                                 f"{shape_of(token.k)}, v: {shape_of(token.v)}): start a stream of their items and heads")
 
     @core
     def cost(self, shapes: Inputs, block: int | None = 256) -> Cost:

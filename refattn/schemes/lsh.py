@@ -35,7 +35,7 @@ from refattn.ops.attend_slots import TINY, Meeting, attend_slots, attend_slots_v
 from refattn.ops.meetings import meetings
 from refattn.ops.scores import inverse_root
 from refattn.ops.slots import WRAPS, Slots, Window
-from refattn.schemes.base import admit, core, plain_fields
+from refattn.schemes.base import admit, core, number, plain_fields
 from refattn.shapes import broadcasts, product, shape_of, sizes
 
 Array = Any
@@ -113,11 +113,11 @@ class LSH:
         for name, choices in (("wrap", WRAPS), ("duplicates", DUPLICATES)):
             if getattr(self, name) not in choices:
                 raise OptionError(f"{name}={getattr(self, name)!r}: choose {', '.join(map(repr, choices))}")
-        for name in ("self_score", "scale"):
-            x = getattr(self, name)
-            if x is not None and not math.isfinite(x):
-                raise OptionError(f"{name}={x!r} is not finite" + "; None lets a token see itself" * (name == "self_score"))
-        if not 0.0 <= self.eps < math.inf:
+        if self.self_score in (-math.inf, math.inf):
+            raise OptionError(f"self_score={self.self_score!r} is not finite; None lets a token see itself")
+        for name in ("self_score", "scale", "eps"):
+            number(self, name)
+        if self.eps is None or self.eps < 0:
             raise OptionError(f"eps={self.eps!r} must be finite and not negative")
         object.__setattr__(self, "factors", even(self.factors))
 

@@ -79,3 +79,5 @@ def test_the_slope_of_torch(phi):
 def test_what_cannot_be_honoured_is_refused():
     with pytest.raises(OptionError, match=r"epsilon=-1.0"):
         Relu(-1.0)
+    with pytest.raises(OptionError, match=r"epsilon='a' is a str, not a number"):
+        Relu("a")

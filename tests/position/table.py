@@ -96,6 +96,7 @@ CASES = {
     "shift": shift("zero", 2, 4, 7),
     "shift square": shift("zero", 3, 3),
     "shift as published": shift("wrapped", 2, 3, 4, 6),
+    "shift as published, few keys": shift("wrapped", 2, 7, 2),
     "shift of one query": shift("wrapped", 1, 5),
     "shift of no key": shift("zero", 3, 0),
     "sinusoid": sinusoid(Sinusoid("neighbours"), *drawn((2, 5, 6))),

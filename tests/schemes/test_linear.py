@@ -143,6 +143,25 @@ def test_a_stream_without_an_order_is_refused_and_named():
         Linear().start(Q, K, V)
 
 
+STREAM = Linear(causal=True)
+STREAMS = [
+    (Linear(), {}, slice(1), OptionError, "causal=False: a stream needs an order"),
+    (Linear(causal=True, align="bottom_right"), {}, slice(2), ShapeError, "q has n=1 tokens but k has m=2"),
+    (Linear(causal=True, normalise=False), {}, slice(1), OptionError, "state.z is there, and normalise=False"),
+    (STREAM, {"z": None}, slice(1), OptionError, "state.z is missing, and normalise=True"),
+    (STREAM, {"S": np.zeros((1, 3, 4, 5))}, slice(1), ShapeError, r"state.S has shape \(1, 3, .* need \(2, 3, 4, 5\)"),
+    (STREAM, {"z": np.zeros((2, 1, 4))}, slice(1), ShapeError, r"state.z has shape \(2, 1, 4\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "changed", "keys", "error", "says"), STREAMS, ids=[says[:40] for *_, says in STREAMS])
+def test_a_step_that_is_none_of_its_stream_is_refused(scheme, changed, keys, error, says):
+    """A state of other items, or two keys for one query, would broadcast, or leave a key out, and say nothing."""
+    state = STREAM.start(Q, K, V)._replace(**changed)
+    with pytest.raises(error, match=says):
+        scheme.step(state, Q[..., :1, :], K[..., keys, :], V[..., keys, :])
+
+
 REFUSED = [
     (lambda: Linear(eps=-1.0), "eps=-1.0"),
     (lambda: Linear(eps=0.5, normalise=False), "would be ignored"),
@@ -150,6 +169,9 @@ REFUSED = [
     (lambda: Linear(feature="elu"), "feature='elu' is no feature map"),
     (lambda: Linear(align="top_left"), "align='top_left' with causal=False"),
     (lambda: Linear(scale=float("nan")), "scale=nan"),
+    (lambda: Linear(scale="1"), "scale='1' is a str, not a number"),
+    (lambda: Linear(eps=True), "eps=True is a bool, not a number"),
+    (lambda: Linear(feature=Elu), "Elu'> is no feature map"),
     (lambda: Linear(causal=1), "causal=1"),
     (lambda: Linear(heads="split"), "heads='split'"),
     (lambda: Linear(causal=True)(Q, K[..., :3, :], V[..., :3, :]), "needs align='top_left' or 'bottom_right'"),

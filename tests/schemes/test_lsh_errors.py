@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from refattn import LSH, DtypeError, OptionError, ShapeError, draw
-from refattn.testing import check
 
 X, V = np.ones((2, 3, 8, 4)), np.ones((2, 3, 8, 5))
 B, R = np.zeros((3, 2, 8), dtype=int), np.ones((2, 4, 3))
@@ -22,6 +21,11 @@ FIELDS = [
     ({"self_score": -np.inf}, "self_score=-inf is not finite; None lets a token see itself"),
     ({"scale": np.nan}, "scale=nan is not finite"),
     ({"eps": -1e-6}, "eps=-1e-06"),
+    ({"eps": "1e-6"}, "eps='1e-6' is a str, not a number"),
+    ({"eps": None}, "eps=None must be finite"),
+    ({"scale": True}, "scale=True is a bool, not a number"),
+    ({"self_score": "-1e5"}, "self_score='-1e5' is a str, not a number"),
+    ({"factors": 6}, "factors=6: give even whole numbers"),
     ({"factors": (4, 3)}, r"factors=\(4, 3\): give even whole numbers"),
     ({"factors": ()}, r"factors=\(\)"),
 ]
@@ -58,8 +62,6 @@ def test_tokens_and_values_that_do_not_fit():
         LSH().forward(X, V[..., :7, :], buckets=B)
 
 
-def test_what_needs_inputs_to_be_drawn_or_is_not_judged_says_so():
+def test_what_needs_inputs_to_be_drawn_says_so():
     with pytest.raises(OptionError, match="LSH decides by hashing who sees whom"):
         draw.as_text(LSH(), n=4)
-    with pytest.raises(OptionError, match=r"the kit judges kernels of .*, it has no cases for LSH"):
-        check(lambda q, k, v: v, LSH())
