@@ -47,7 +47,8 @@ class SparseTransformer(_Paper):
     """Child et al. 2019, Generating long sequences with sparse transformers. All patterns are causal.
 
     part: 'first' (A¹, near keys) or 'second' (A², far keys) alone; 'joint', both in one softmax (equation 7); 'alternate',
-    layer by layer (equation 6); 'heads', one head each (equation 8), and `full` further heads of full softmax.
+    layer by layer (equation 6); 'heads', one head each (equation 8), and `full` further heads of full softmax, without the
+    query itself in the survey.
     """
 
     @classmethod
@@ -56,7 +57,8 @@ class SparseTransformer(_Paper):
         _convention("SparseTransformer.strided", convention)
         checks.whole("SparseTransformer.strided", "l", l, 1)
         if convention == "survey":
-            return _combined("strided", part, full, Local(l, 0) & ~Self(), Strided(l + 1) & Causal() & ~Self())
+            earlier = Causal() & ~Self()
+            return _combined("strided", part, full, Local(l, 0) & ~Self(), Strided(l + 1) & earlier, earlier)
         return _combined("strided", part, full, Local(l if convention == "paper" else l - 1, 0), Strided(l) & Causal())
 
     @classmethod
@@ -71,7 +73,7 @@ class SparseTransformer(_Paper):
             if (c, slot) != (1, 0):
                 raise OptionError(f"SparseTransformer.fixed: the survey has one summary column, not c={c} in slot={slot}")
             near = (Blocks(l) | columns & Blocks(l, back=1)) & earlier
-            return _combined("fixed", part, full, near, columns & earlier)
+            return _combined("fixed", part, full, near, columns & earlier, earlier)
         if convention == "openai" and part != "joint":
             raise OptionError(f"SparseTransformer.fixed: the authors' code has part='joint' only, not part={part!r}")
         if part == "joint":
@@ -91,8 +93,8 @@ class SparseTransformer(_Paper):
         return Heads((*sparse, *(Causal() for _ in range(full))))
 
 
-def _combined(name: str, part: str, full: int, first: Pattern, second: Pattern) -> Any:
-    """The two factors of the Sparse Transformer, used as `part` says."""
+def _combined(name: str, part: str, full: int, first: Pattern, second: Pattern, whole: Pattern | None = None) -> Any:
+    """The two factors of the Sparse Transformer, used as `part` says; `whole` is full softmax, if not Causal()."""
     name = f"SparseTransformer.{name}"
     _choice(name, "part", part, ("joint", "first", "second", "alternate", "heads"))
     checks.whole(name, "full", full, 0)
@@ -104,7 +106,7 @@ def _combined(name: str, part: str, full: int, first: Pattern, second: Pattern) 
         case "alternate":
             return Alternate((first, second))
         case "heads":
-            return Heads((first, second, *(Causal() for _ in range(full))))
+            return Heads((first, second, *(whole or Causal() for _ in range(full))))
     return first if part == "first" else second
 
 
@@ -192,6 +194,17 @@ class LocalBlocks(_Paper):
     def t2t_both(cls, size: int, filter_width: int) -> Pattern:
         """tensor2tensor's local_attention_1d: own block and `filter_width` keys on both sides of the block."""
         return Blocks(size, margin=filter_width)
+
+    @classmethod
+    def t2t_dilated(cls, size: int, memory: int, gap: int = 2, blocks: int = 2, causal: bool = True) -> Pattern:
+        """tensor2tensor's dilated_self_attention_1d: own block, `blocks` of `memory` keys with gaps before (and after)."""
+        name = "LocalBlocks.t2t_dilated"
+        for field, value, least in (("memory", memory, 1), ("gap", gap, 0), ("blocks", blocks, 0)):
+            checks.whole(name, field, value, least)
+        ends = [(gap + memory) * (b + 1) for b in range(blocks)]
+        further = (Blocks(size, margin=end) & ~Blocks(size, margin=end - memory) for end in ends)
+        found = reduce(or_, further, Blocks(size))
+        return found & Causal() if causal else found
 
     @classmethod
     def mtf(cls, radius: int, causal: bool = True) -> Pattern:

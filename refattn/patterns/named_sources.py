@@ -144,6 +144,12 @@ NAMED: Mapping[str, Named] = {
         "the own block and filter_width keys on both sides of it",
         ("LocalBlocks.t2t_both(4, 2)",),
     ),
+    "LocalBlocks.t2t_dilated": Named(
+        "code tensor2tensor masked_dilated_self_attention_1d and dilated_self_attention_1d as documented; the code, "
+        "which was read and not run, looks beyond its end in the last block, and begins two keys later after the query",
+        "the own block, and blocks with gaps between them before it",
+        ("LocalBlocks.t2t_dilated(3, 2)", "LocalBlocks.t2t_dilated(2, 2, 1, 2, causal=False)"),
+    ),
     "LocalBlocks.mtf": Named(
         "code tensorflow/mesh transformer.attention.local_attention_1d",
         "radius keys up to the query, and radius keys after it",

@@ -300,7 +300,9 @@ def check_dtypes(scheme: Scheme, inputs: Any) -> str | None:
     for name, x in tree.items(inputs):
         kind, dtype = scheme.kinds.get(name, "float"), dtype_name(x)
         if dtype not in _FITS[kind]:
-            raise DtypeError(f"{name} has dtype {dtype}; it must be {_KINDS[kind]}")
+            bias = ", or pass it as bias" if "bias" in scheme.Inputs._fields else ""
+            more = f" (True = may attend){bias}" if name == "mask" else ""
+            raise DtypeError(f"{name} has dtype {dtype}; it must be {_KINDS[kind]}{more}")
         if kind == "float":
             floats[name] = dtype
     if len(set(floats.values())) > 1:
@@ -321,7 +323,7 @@ def check_numbers(scheme: Scheme, dtype: str) -> None:
 
 _KINDS = {
     "float": "one of " + ", ".join(FLOATS),
-    "bool": "bool (True = may attend); an integer or additive mask is not guessed at: compare it with 0, or pass it as bias",
+    "bool": "bool; what integers or additive numbers mean is not guessed at: compare it with 0",
     "int": "one of " + ", ".join(INTS) + " (libraries do not compare wider unsigned integers with these)",
 }
 _FITS = {"float": FLOATS, "bool": ("bool",), "int": INTS}

@@ -107,6 +107,7 @@ def test_panels_stand_side_by_side_and_cells_have_their_colors(tmp_path: Path, v
         ("BlockBERT.every_shift(3, 3).at(0)", {1: [5, 6, 7, 8], 5: [9, 10, 11, 12], 9: [1, 2, 3, 4]}),
         ("Longformer.sliding(3, 'survey')", {1: [], 12: [9, 10, 11]}),
         ("Longformer.with_global(3, (4, 6), 'survey')", {5: [1, 2, 3, 4], 12: [5, 7, 9, 10, 11]}),
+        ("Longformer.dilated(22, 3, 'paper', causal=True) & ~Self()", {4: [], 11: [3, 7], 12: [4, 8]}),
         ("LocalBlocks.own(3)", {4: [4], 5: [4, 5], 6: [4, 5, 6]}),
     ],
 )

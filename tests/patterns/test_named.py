@@ -54,6 +54,14 @@ RULES: dict[str, Callable[[int], Iterable[int]]] = {
     "LocalBlocks.t2t_right(4)": lambda i: range((i // 4 - 1) * 4, i + 1),
     "LocalBlocks.t2t_right(12)": lambda i: range(i + 1),
     "LocalBlocks.t2t_both(4, 2)": lambda i: range(i // 4 * 4 - 2, i // 4 * 4 + 6),
+    "LocalBlocks.t2t_dilated(4, 3, 2, 2)": lambda i: (
+        j for j in range(i + 1) if j // 4 == i // 4 or i // 4 * 4 - j in (3, 4, 5, 8, 9, 10)
+    ),
+    "LocalBlocks.t2t_dilated(3, 1, 0, 2, causal=False)": lambda i: range(i // 3 * 3 - 2, i // 3 * 3 + 5),
+    "LocalBlocks.t2t_dilated(2, 2, 1, 2, causal=False)": lambda i: (
+        i // 2 * 2 + t for t in (-6, -5, -3, -2, 0, 1, 3, 4, 6, 7)
+    ),
+    "LocalBlocks.t2t_dilated(4, 3, 2, 0)": lambda i: range(i // 4 * 4, i + 1),
     "LocalBlocks.mtf(3)": lambda i: range(i - 2, i + 1),
     "LocalBlocks.mtf(3, causal=False)": lambda i: range(i - 2, i + 4),
     "LocalBlocks.routing(2, 4)": lambda i: range((i // 2 - 2) * 2, i + 1),
@@ -81,6 +89,9 @@ RULES: dict[str, Callable[[int], Iterable[int]]] = {
     "LogTrans.formula()": lambda i: {i, *(i - 2**p for p in range(int(log2(i)) + 1 if i else 0))},
     "LogTrans.local(3)": lambda i: {*range(i - 3, i + 1), *(i - 2**p for p in range(10))},
     "LogTrans.restart(6)": lambda i: (j for j in (i, *(i - 2**p for p in range(10))) if j >= i // 6 * 6),
+    "LogTrans.restart(6, 2)": lambda i: {
+        j for j in (i, i - 1, i - 2, *(i - 2**p for p in range(10))) if j >= i // 6 * 6
+    },
     "CCNet.criss_cross(4, 6)": lambda i: {
         *(i // 6 * 6 + c for c in range(6)), *(r * 6 + i % 6 for r in range(4))
     },
@@ -121,6 +132,7 @@ FIGURES: dict[str, Callable[[int], Iterable[int]]] = {
     "Longformer.with_global(3, (4, 6), 'survey')": lambda i: (
         j for j in range(1, i) if j >= i - 3 or j in (5, 7) or i in (5, 7)
     ),
+    "Longformer.dilated(22, 3, 'paper', causal=True) & ~Self()": lambda i: range(i - 4, 0, -4),
     "LocalBlocks.own(3)": lambda i: (j for j in range(1, i + 1) if (j - 1) // 3 == (i - 1) // 3),
 }
 
@@ -162,6 +174,9 @@ def test_heads_and_layers() -> None:
     assert factors.patterns[2:] == (Causal(), Causal())
     assert factors.patterns[:2] == read("SparseTransformer.strided(4, part='alternate')").patterns
     assert factors.patterns[0] | factors.patterns[1] == read("SparseTransformer.strided(4)")
+    for text in ("strided(3, 'survey', 'heads', full=1)", "fixed(3, convention='survey', part='heads', full=1)"):
+        whole = read(f"SparseTransformer.{text}").at(2)
+        np.testing.assert_array_equal(whole.dense(N, N), np.tri(N, k=-1))
     slots = read("SparseTransformer.fixed_heads(4, 1, 2, 4, full=1)")
     for h, pattern in enumerate(slots.patterns[:4]):
         assert pattern == read(f"SparseTransformer.fixed(4, 1, 'openai', slot={h % 2})")
@@ -298,6 +313,8 @@ def test_every_listed_convention_is_there_and_no_other(name: str, text: str) -> 
         ("Longformer.with_global(3, (-1,))", r"at\[0\]=-1 must be at least 0"),
         ("LocalBlocks.routing(4, 6)", "flange=6 must be a multiple of query_block=4"),
         ("LocalBlocks.lucidrains(4, 1, 1)", "look_forward=1 with causal=True would see nothing"),
+        ("LocalBlocks.t2t_dilated(4, 0)", "memory=0 must be at least 1"),
+        ("LocalBlocks.t2t_dilated(4, 2, -1)", "gap=-1 must be at least 0"),
         ("LocalBlocks.mtf(0)", "radius=0 must be at least 1"),
         ("BigBird.itc(0, 3)", "size=0 must be at least 1"),
         ("BigBird.itc(4, 3, 'bag')", "counting='bag': choose 'set', 'multiset'"),

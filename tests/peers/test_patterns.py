@@ -221,3 +221,49 @@ def test_flex_attention_with_the_same_mask(pattern: Pattern) -> None:
     want = rounded("fp64", Sparse(pattern), Sparse.Inputs(q, k, v), {"o": do, "lse": zero})
     got = {"o": o.numpy(), "lse": lse.numpy()}
     assert outside(got, {x: Band(want[x].value, 2.0 * want[x].bound) for x in got}) == {}
+
+
+def gym(name: str, *given: Any) -> Any:
+    """A mask of attention-gym: a function of batch, head, query and key, or what makes one of `given`."""
+    found = getattr(pytest.importorskip("attn_gym.masks", reason="pip install attn-gym"), name)
+    return found(*given) if given else found
+
+
+GYM = {
+    "causal_mask": ((), Causal()),
+    "generate_sliding_window": ((3,), Longformer.sliding(3, causal=True)),
+    "generate_dilated_sliding_window": ((7, 3), Longformer.dilated(2, 3)),
+    "generate_global_sliding_window": ((2, torch.arange(22) % 9 == 4), Longformer.with_global(2, (4, 13))),
+    "generate_prefix_lm_mask": ((5,), Causal() | Global(first=5, rows=False)),
+}
+"""The window of the third is given in tokens, and its last key is the last multiple of the dilation."""
+
+
+@pytest.mark.parametrize("name", GYM)
+def test_masks_of_attention_gym(name: str) -> None:
+    """Forward and lse of FlexAttention under the mask that is generated, for a length that blocks do not divide."""
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    given, pattern = GYM[name]
+    masked_as(flex, gym(name, *given), Sparse(pattern), {})
+
+
+@pytest.mark.parametrize(("inner", "pattern"), [("causal_mask", Causal()), ("generate_sliding_window", Local(3, 0))])
+def test_documents_of_attention_gym_are_segments(inner: str, pattern: Pattern) -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    one = gym(inner, *((3,) if inner != "causal_mask" else ()))
+    mask = gym("generate_doc_mask_mod", one, torch.tensor([0, 9, 10, 22]))
+    ids = np.broadcast_to(np.repeat([0, 1, 2], [9, 1, 12]), (B, 22))
+    masked_as(flex, mask, Sparse(pattern), {"segment_ids": ids})
+
+
+def masked_as(flex: Any, mask: Any, scheme: Sparse, more: dict[str, Array]) -> None:
+    """FlexAttention, uncompiled, under a mask of its own against ours."""
+    n = 22
+    q, k, v, do = draw(n)
+    blocks = flex.create_block_mask(mask, None, None, n, n, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it runs without compilation is meant
+        o, lse = flex.flex_attention(*map(torch.tensor, (q, k, v)), block_mask=blocks, return_lse=True)
+    want = rounded("fp64", scheme, Sparse.Inputs(q, k, v, **more), {"o": do, "lse": np.zeros(do.shape[:-1])})
+    got = {"o": o.numpy(), "lse": lse.numpy()}
+    assert outside(got, {x: Band(want[x].value, 2.0 * want[x].bound) for x in got}) == {}

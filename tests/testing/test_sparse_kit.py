@@ -239,6 +239,7 @@ CHECKED = [
     (SCHEMES[0], "S:Local.left+1"), (SCHEMES[0], "B6-S:Local.left-1"), (SCHEMES[0], "S24@16"),
     (SCHEMES[1], "S:Local.dilation1"), (SCHEMES[2], "S25@16"), (SCHEMES[2], "S23q:4"), (SCHEMES[3], "S:Global.rows"),
     (SCHEMES[4], "S3n"), (SCHEMES[5], "C:set seeded"), (MORE[2], "S:Cross.sum"), (SCHEMES[3], "B3q"),
+    (MORE[0], "S:Strided.early"), ("Sparse(Longformer.dilated(4, 3))", "S:Local.tokens"),
 ]  # fmt: skip
 AND_THESE = [
     (SCHEMES[0], "S8"), (SCHEMES[0], "S20"), (SCHEMES[0], "S:Local.mirror"), (SCHEMES[0], "S20t"),

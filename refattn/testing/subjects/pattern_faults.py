@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from refattn.patterns import Local, Pattern
+from refattn.patterns import Local, Pattern, Strided
 
 Array = Any
 
@@ -62,6 +62,17 @@ class Moved(Pattern):
 
     def _count(self, i: Array, j: Array, n: int) -> Array:
         return self.pattern._count(i - self.by, j - self.by, n)
+
+
+@dataclass(frozen=True, repr=False)
+class Phase(Pattern):
+    """Strides that do not begin at the query, but `by` keys after it."""
+
+    strides: Strided
+    by: int
+
+    def _count(self, i: Array, j: Array, n: int) -> Array:
+        return self.strides._count(i, j - self.by, n)
 
 
 @dataclass(frozen=True, repr=False)

@@ -28,7 +28,7 @@ from refattn.patterns import (
     Strided,
 )
 from refattn.patterns.algebra import Complement, Intersection, Sum, Union, _Joined
-from refattn.testing.subjects.pattern_faults import Clamped, Moved, Tail, Turned, Wrapped
+from refattn.testing.subjects.pattern_faults import Clamped, Moved, Phase, Tail, Turned, Wrapped
 from refattn.testing.subjects.pattern_nodes import Node, blocks, each, nodes, replaced
 
 
@@ -117,8 +117,14 @@ def _changes(node: Pattern) -> Iterator[Change]:
             yield "right0", "the window has no right side", lambda: Local(left, 0, dilation)
             yield "mirror", "the window looks the other way", lambda: Local(right, left, dilation)
             yield "dilation1", "the dilation is ignored", lambda: Local(left, right)
+            if 1 < dilation <= max(left, right):
+                tokens = "the window is as many tokens wide as it must have keys"
+                yield "tokens", tokens, lambda: Local(left // dilation, right // dilation, dilation)
             if dilation == 1:
                 yield "clamp", "a window that does not fit at an end is moved inwards, not cut", lambda: Clamped(node)
+        case Strided():
+            yield "late", "strides begin one key after the query", lambda: Phase(node, 1)
+            yield "early", "strides begin one key before the query", lambda: Phase(node, -1)
         case Fixed(l=l, c=c):
             yield "first", "the first columns of a block for the last ones", lambda: Fixed(l, c, l // c - 1)
         case Split(n_blocks=count, shift=shift):
@@ -221,6 +227,8 @@ def _shown(pattern: Pattern) -> str:
     match pattern:
         case Clamped(window=window):
             return f"at both ends of {window!r}"
+        case Phase(strides=strides, by=by):
+            return f"keys {by:+d} + a multiple of {strides.period}"
         case Coarse(size=size):
             return f"Coarse(…, size={size})"
         case Short(below=below):
