@@ -1,6 +1,6 @@
 """A long sequence for real: hashed attention, two streams, chunked feed-forward, forward and backward in one process.
 
-    python benchmarks/long.py [--n N] [--layers L] [--width D] [--hidden F] [--limit GIB]
+    python benchmarks/long.py [--n N] [--layers L] [--width D] [--hidden F] [--limit GB]
 
 float32 on NumPy, one example: the blocks of the Reformer's enwik8 configuration for 64 Ki characters, each with hashed
 attention. Prints time and the most memory that the process ever held (VmHWM of Linux), and fails if that is over the limit
@@ -39,9 +39,9 @@ def model(layers: int, rows: int) -> Any:
 
 
 def peak() -> float:
-    """GiB of memory that this process held when it held most."""
+    """GB of memory that this process held when it held most."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
 
 
 class Clock:
@@ -53,7 +53,7 @@ class Clock:
     def __call__(self, what: str) -> None:
         now = time.perf_counter(), time.process_time()
         wall, cpu = (b - a for a, b in zip(self.at, now, strict=True))
-        print(f"{what:<9} {wall:7.1f} s, {cpu:7.1f} s of CPU, peak {peak():5.2f} GiB", flush=True)
+        print(f"{what:<9} {wall:7.1f} s, {cpu:7.1f} s of CPU, peak {peak():5.2f} GB", flush=True)
         self.at = now
 
 
@@ -61,7 +61,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("n", 65_536), ("layers", 3), ("width", 1024), ("hidden", 4096), ("rows", 4096)):
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
-    p.add_argument("--limit", type=float, default=6.0, help="GiB (default 6)")
+    p.add_argument("--limit", type=float, default=6.0, help="most memory, in GB of 10⁹ bytes (default 6)")
     args = p.parse_args()
     layer = model(args.layers, args.rows)
     sizes = {"d": args.width, "f": args.hidden, "k": KEY}
@@ -82,7 +82,7 @@ def main() -> int:
     for name in wrong:
         print(f"{name} has a gradient that is missing, zero or not finite")
     over = peak() > args.limit
-    print(f"peak {peak():.2f} GiB, {'over' if over else 'within'} the limit of {args.limit:g} GiB")
+    print(f"peak {peak():.2f} GB, {'over' if over else 'within'} the limit of {args.limit:g} GB")
     return int(over or bool(wrong))
 
 
