@@ -11,8 +11,9 @@ import pytest
 from refattn import Dense
 from refattn.precision import PRESETS
 from refattn.testing.diagnose import CERTAIN, HIGH, LOW, SEEN, Diagnosis, granted, level_of
-from refattn.testing.match import Match
+from refattn.testing.match import Match, match
 from refattn.testing.mutants import everything
+from refattn.testing.tolerance import expect
 from refattn.testing.verdicts import Level, Naming
 from testing.laboratory import SETTINGS, Bench, bench_of
 
@@ -157,3 +158,17 @@ def test_power_is_that_of_the_best_case() -> None:
     power = d.power()
     assert power["F20"] == pytest.approx(max(BENCH.power["F20"].values()), rel=1e-6)
     assert set(power) == {i for i in BENCH.power if i.startswith("F")}
+
+
+def test_in_float64_a_mutant_within_the_bound_of_the_reference_says_nothing() -> None:
+    """Its difference has the reference's own roundings, as the error of a right kernel has: they would be alike."""
+    case = BENCH.cases[0]
+    double, mutant = PRESETS["fp64"], everything()[0]
+    ref = expect(case.scheme, case.inputs, double, case.do, case.dlse)
+    noise = {"o": ref["o"].value + 0.9 * ref["o"].bound}
+    gross = {"o": ref["o"].value + 1e3 * ref["o"].bound}
+    d = Diagnosis("float64", double, True)
+    assert match(noise, ref, noise).power > CERTAIN, "else this would say nothing"
+    assert d._match(mutant, noise, ref, noise).power == 0.0
+    assert d._match(mutant, gross, ref, gross).power > CERTAIN
+    assert Diagnosis("float32", PRESETS["fp32"], True)._match(mutant, noise, ref, noise).power > CERTAIN
