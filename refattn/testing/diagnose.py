@@ -92,7 +92,7 @@ class Diagnosis:
         """The matched filter. Sums that are rounded on the way are told from sums that are stored once in half precision:
         both the reference and the mutant are stored first, so that the rounding of storage is in neither difference.
 
-        In float64 the reference has roundings of the size of those that are looked for: a mutant nowhere further from it than
+        In float64 the reference has roundings of the size of those looked for: a mutant nowhere further from it than
         a correct kernel may be changes nothing, and its difference, which has these roundings too, says nothing.
         """
         if self.dtype == "float64" and unchanged(ref, values):
