@@ -12,7 +12,7 @@ import numpy as np
 from refattn import tree
 from refattn.features.elu import Elu
 
-PLAIN = {"keep_rate": None, "empty": "zero", "feature": Elu(), "normalise": False, "eps": 0.0}
+PLAIN = {"keep_rate": None, "empty": "zero", "feature": Elu(), "normalise": False}
 
 
 def pairs(scheme, inputs):
@@ -24,6 +24,7 @@ def pairs(scheme, inputs):
     eye = np.broadcast_to(np.eye(m), (*inputs.v.shape[:-2], m, m))
     probe = inputs._replace(q=inputs.q * 0 + 1, k=inputs.k * 0 + 1, v=eye, **dict.fromkeys(terms))
     plain = {name: value for name, value in PLAIN.items() if hasattr(scheme, name)}
+    plain |= {"eps": 0.0} if "normalise" in plain else {}  # without a normaliser there is nothing that it is added to
     return replace(scheme, **plain).definition(*probe)[0] > 0.0
 
 
