@@ -245,7 +245,7 @@ AND_THESE = [
     (SCHEMES[0], "S8"), (SCHEMES[0], "S20"), (SCHEMES[0], "S:Local.mirror"), (SCHEMES[0], "S20t"),
     (SCHEMES[1], "S:union[0]"), (SCHEMES[2], "S1"), (SCHEMES[2], "C:own"), (SCHEMES[3], "C:survey"),
     (SCHEMES[3], "F30"), (MORE[0], "C:survey"), (MORE[1], "S21"), (MORE[1], "S:Fixed.first"),
-    (MORE[3], "S:Split[1].inverse"), (MORE[5], "S:Axial.turned"), (MORE[6], "S:Short.below+1"),
+    (MORE[3], "S:Split[1].inverse"), (MORE[5], "S:Axial.turned"), (MORE[6], "S:Short.always"),
     (MORE[8], "S:Blocks.margin+1"), (MORE[9], "S:Random.seed+1"), (MORE[10], "C:openai"),
 ]  # fmt: skip
 
