@@ -13,9 +13,9 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from refattn.backends.numba_words import EXACT, times
+from refattn.backends.numba_words import kernel, times, word
 
 Array = Any
 
@@ -37,7 +37,7 @@ def sort(buckets, low, size, first, last, order, place):  # type: ignore[no-unty
             place[i, t] = at
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _digit(p: Array, start: int, half: int) -> int:
     """The first largest entry of [p; −p], of `half` columns from `start` on."""
     largest, smallest = p[start], p[start]
@@ -85,4 +85,4 @@ def compiled(which: str, dtype: str) -> Any:
         matrix = given(getattr(types, dtype), 2)
         takes["hashed"] = (types.intp, matrix, matrix, given(at, 1), at, at, at, made(1))
     text = {"sort": sort, "hashed": hashed}[which]
-    return njit(types.void(*takes[which]), nogil=True, cache=True, fastmath=EXACT)(text)
+    return kernel(text, *takes[which])

@@ -11,14 +11,14 @@ import functools
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from refattn.backends.numba_words import EXACT, times, times_turned, turned_times
+from refattn.backends.numba_words import kernel, times, times_turned, turned_times, word
 
 Array = Any
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _triangle(s: Array, reverse: bool) -> None:
     """0 for tokens that come later, or earlier; selected, so that NaN there goes too."""
     zero = s.dtype.type(0)
@@ -53,4 +53,4 @@ def compiled(dtype: str) -> Any:
     real = getattr(types, dtype)
     given, made = types.Array(real, 2, "A", readonly=True), types.Array(real, 2, "C")
     arguments = (types.intp, types.int64, types.boolean, given, given, given, made)
-    return njit(types.void(*arguments), nogil=True, cache=True, fastmath=EXACT)(mix)
+    return kernel(mix, *arguments)

@@ -17,14 +17,14 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from refattn.backends.numba_words import EXACT, LANES, SUMS, exponentials, keep_nan, largest
+from refattn.backends.numba_words import LANES, SUMS, exponentials, keep_nan, kernel, largest, word
 
 Array = Any
 
 
-@njit(nogil=True, fastmath=SUMS)
+@word(SUMS)
 def _dots(a: Array, i: int, b: Array, col: Array, first: int, last: int, factor: Any, s: Array) -> None:
     """s[t − first] = factor a_i·b_col(t) for the entries first … last − 1."""
     zero, width, t = s.dtype.type(0), a.shape[1], first
@@ -50,7 +50,7 @@ def _dots(a: Array, i: int, b: Array, col: Array, first: int, last: int, factor:
         t += 1
 
 
-@njit(nogil=True, fastmath=SUMS)
+@word(SUMS)
 def _add(s: Array, b: Array, col: Array, first: int, last: int, o: Array, i: int) -> None:
     """o_i += Σ s[t − first] b_col(t) over the entries first … last − 1."""
     width, t = o.shape[1], first
@@ -70,7 +70,7 @@ def _add(s: Array, b: Array, col: Array, first: int, last: int, o: Array, i: int
         t += 1
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _longest(start: Array, first: int, last: int) -> int:
     longest = 0
     for i in range(first, last):
@@ -78,7 +78,7 @@ def _longest(start: Array, first: int, last: int) -> int:
     return longest
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _weighed(s: Array, top: Any, count: Array) -> Any:
     """s ← count eˢ⁻ᵗᵒᵖ and its sum."""
     total = exponentials(s, top)
@@ -182,4 +182,4 @@ def compiled(which: str, dtype: str) -> Any:
         "sums": (vector, matrix, whole, whole, at, at, made(2)),
     }
     text = {f.__name__: f for f in (forward, by_query, by_key, scores, sums)}[which]
-    return njit(types.void(*takes[which]), nogil=True, cache=True, fastmath=EXACT)(text)
+    return kernel(text, *takes[which])

@@ -13,30 +13,30 @@ slots without a token have the seat LAST. All that a head writes belongs to one 
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from refattn.backends.numba_words import (
-    EXACT,
     LANES,
     SUMS,
     exp,
     exponentials,
     keep_nan,
+    kernel,
     largest,
     times,
     times_turned,
     turned_times,
+    word,
 )
 
 Array = Any
 FIRST, LAST = np.int32(-(2**31)), np.int32(2**31 - 1)
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _copy(x: Array, tokens: Array, out: Array) -> None:
     """The rows of these tokens, zeros for slots without one."""
     for i in range(tokens.shape[0]):
@@ -48,7 +48,7 @@ def _copy(x: Array, tokens: Array, out: Array) -> None:
             out[i] = out.dtype.type(0)
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _add(x: Array, tokens: Array, out: Array) -> None:
     """Adds rows to those of these tokens."""
     for i in range(tokens.shape[0]):
@@ -58,44 +58,34 @@ def _add(x: Array, tokens: Array, out: Array) -> None:
                 out[t, c] += x[i, c]
 
 
-@njit(nogil=True, fastmath=EXACT, error_model="numpy")
-def _divided(x: Array, root: Array) -> Array:
-    """k = x / root; without root x itself."""
-    k = np.empty_like(x)
-    for t in range(x.shape[0]):
-        length = root[t] if root.shape[0] else x.dtype.type(1)
-        for c in range(x.shape[1]):
-            k[t, c] = x[t, c] / length
-    return k
-
-
-@njit(nogil=True, fastmath=EXACT)
-def _stand(ring: Array, keys: Array) -> bool:
-    """Whether these tokens stand in a block of the ring already."""
+@word()
+def _stands(tokens: Array, first: int, keys: Array, j: int, w: int, c: int) -> bool:
+    """Whether c tokens of chunk j stand in their block of the ring already."""
     different = 0
-    for i in range(keys.shape[0]):
-        different += ring[i] != keys[i]
+    for i in range(c):
+        different += tokens[first + i] != keys[j, w + i]
     return different == 0
 
 
-@njit(nogil=True, fastmath=EXACT)
-def _seats(tokens: Array, seat: Array, none: Any, out: Array) -> None:
-    for i in range(tokens.shape[0]):
-        out[i] = seat[tokens[i]] if tokens[i] < seat.shape[0] else none
-
-
-@njit(nogil=True, fastmath=EXACT)
-def _hide(s: Array, tokens: Array, seats: Array, ring: Array, ring_seats: Array, apart: bool, self_score: Any) -> None:
+@word()
+def _hide(s: Array, tokens: Array, seat: Array, ring: Array, ring_seats: Array, apart: bool, self_score: Any) -> None:
     """Scores of tokens with themselves, if these stand apart, and −∞ for what may not be seen."""
     hidden = s.dtype.type(-np.inf)
     for r in range(s.shape[0]):
-        t, seat = (tokens[r] if apart else np.int32(-1)), seats[r]
+        t, mine = (tokens[r] if apart else np.int32(-1)), (seat[tokens[r]] if tokens[r] < seat.shape[0] else FIRST)
         for c in range(s.shape[1]):
             x = self_score if ring[c] == t else s[r, c]
-            s[r, c] = x if ring_seats[c] <= seat else hidden
+            s[r, c] = x if ring_seats[c] <= mine else hidden
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
+def _label(others: Array, j: int, w: int, c: int, first: int, of_buckets: Array) -> None:
+    """The buckets of c slots that chunk j sees."""
+    for i in range(c):
+        of_buckets[first + i] = others[j, w + i]
+
+
+@word()
 def _hide_other_buckets(s: Array, own: Array, others: Array) -> None:
     hidden = s.dtype.type(-np.inf)
     for r in range(s.shape[0]):
@@ -103,7 +93,7 @@ def _hide_other_buckets(s: Array, own: Array, others: Array) -> None:
             s[r, c] = s[r, c] if others[c] == own[r] else hidden
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _counted(count: Array, t: int, rules: Array, aims: Array, places: Array, labels: Array, ring_places: Array,
              ring_labels: Array, least: Any) -> None:
     """N of a query t with the tokens in the ring: how many of the rules (o, r, a) they meet by.
@@ -124,7 +114,7 @@ def _counted(count: Array, t: int, rules: Array, aims: Array, places: Array, lab
                 count[c] += one if ring_places[a, c] == aim else zero
 
 
-@njit(nogil=True, fastmath=SUMS, error_model="numpy")
+@word(SUMS, error_model="numpy")
 def _shared(e: Array, t: int, counts: Any) -> Any:
     """e ← e / N where it is not 0, and its sum."""
     count, rules, aims, places, labels, ring_places, ring_labels, least = counts
@@ -137,35 +127,36 @@ def _shared(e: Array, t: int, counts: Any) -> Any:
     return total
 
 
-@njit(nogil=True, fastmath=EXACT)
-def _take(first: int, keys: Array, seat: Array, k: Array, v: Array, tokens: Array, seats: Array, ring_k: Array, ring_v: Array
-          ) -> None:
-    """Puts tokens into a block of the ring, with their seats, k and v; zeros for slots without one."""
+@word()
+def _take(first: int, keys: Array, j: int, w: int, c: int, seat: Array, k: Array, v: Array, tokens: Array, seats: Array,
+          ring_k: Array, ring_v: Array) -> None:
+    """Puts c tokens of chunk j into a block of the ring, with their seats, k and v; zeros for slots without one."""
     zero = k.dtype.type(0)
-    for i in range(keys.shape[0]):
-        t, at = keys[i], first + i
+    for i in range(c):
+        t, to = keys[j, w + i], first + i
         there = t < k.shape[0]
-        tokens[at] = t
-        seats[at] = seat[t] if there else LAST
+        tokens[to] = t
+        seats[to] = seat[t] if there else LAST
         row = t if there else 0
-        for c in range(k.shape[1]):
-            ring_k[at, c] = k[row, c] if there else zero
-        for c in range(v.shape[1]):
-            ring_v[at, c] = v[row, c] if there else zero
+        for a in range(k.shape[1]):
+            ring_k[to, a] = k[row, a] if there else zero
+        for a in range(v.shape[1]):
+            ring_v[to, a] = v[row, a] if there else zero
 
 
-@njit(nogil=True, fastmath=EXACT)
-def _place(first: int, keys: Array, places: Array, labels: Array, ring_places: Array, ring_labels: Array) -> None:
+@word()
+def _place(first: int, keys: Array, j: int, w: int, c: int, places: Array, labels: Array, ring_places: Array,
+           ring_labels: Array) -> None:
     """The chunks and buckets, by round, of tokens that have been put into a block of the ring."""
     for r in range(places.shape[1]):
-        for i in range(keys.shape[0]):
-            t = keys[i]
+        for i in range(c):
+            t = keys[j, w + i]
             ring_places[r, first + i] = places[t, r] if t < places.shape[0] else -2
             if labels.shape[0]:
                 ring_labels[r, first + i] = labels[t, r] if t < labels.shape[0] else 0
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _stream(s: Array, tokens: Array, m: Array, l: Array, shrink: Array, lanes: Array, counts: Any) -> None:
     """Scores to weights against the running maximum m, with l rescaled where it rises, and o still to be: by shrink."""
     nothing = s.dtype.type(-np.inf)
@@ -187,7 +178,7 @@ def _stream(s: Array, tokens: Array, m: Array, l: Array, shrink: Array, lanes: A
         m[t] = top
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _merge(o: Array, tokens: Array, shrink: Array, more: Array) -> None:
     for r in range(tokens.shape[0]):
         t = tokens[r]
@@ -196,74 +187,43 @@ def _merge(o: Array, tokens: Array, shrink: Array, more: Array) -> None:
                 o[t, c] = o[t, c] * shrink[r] + more[r, c]
 
 
-@njit(nogil=True, fastmath=EXACT, error_model="numpy")
-def _finish(m: Array, l: Array, o: Array, lse: Array) -> None:
-    """Sums to averages; of a token that saw nothing o = 0, lse = −∞, top 0, z 1."""
-    one = o.dtype.type(1)
-    for t in range(o.shape[0]):
-        if l[t] == o.dtype.type(0):
-            o[t], lse[t], m[t], l[t] = o.dtype.type(0), -np.inf, o.dtype.type(0), one
-            continue
-        scale = one / l[t]
-        for c in range(o.shape[1]):
-            o[t, c] *= scale
-        lse[t] = m[t] + math.log(l[t])
-
-
-def forward(gemm, scale, apart, self_score, least, high, x, root, v, seat, queries, keys, own, others,  # type: ignore[no-untyped-def]
-            rules, aims, places, labels, o, lse, m, l):
-    """o, lse, top (m) and z (l) of every token, `high` queries at a time; they may hold anything before."""
+def forward(gemm, scale, apart, self_score, least, high, x, k, v, seat, queries, keys, own, others,  # type: ignore[no-untyped-def]
+            rules, aims, places, labels, o, m, l):
+    """Adds to o, m and l of every token, which must be 0, −∞ and 0 before, `high` queries at a time."""
     zero, one, c, width = o.dtype.type(0), o.dtype.type(1), queries.shape[1], keys.shape[1]
-    k = _divided(x, root)
     tokens, seats, of_buckets = np.empty(width, np.int32), np.empty(width, np.int32), np.empty(width, np.int64)
     ring_k, ring_v = np.empty((width, x.shape[1]), x.dtype), np.empty((width, v.shape[1]), x.dtype)
     ring_places, ring_labels = np.empty((places.shape[1], width), np.int32), np.empty((labels.shape[1], width), np.int64)
     lanes, count = np.empty(LANES, x.dtype), np.empty(width, x.dtype)
     counts = None if rules is None else (count, rules, aims, places, labels, ring_places, ring_labels, least)
     high = min(high, c)
-    scores, q = np.empty((high, width), o.dtype), np.empty((high, x.shape[1]), o.dtype)
-    more = np.empty((high, o.shape[1]), o.dtype)
-    at, shrink = np.empty(high, np.int32), np.empty(high, o.dtype)
+    scores, gathered = np.empty((high, width), o.dtype), np.empty((high, x.shape[1]), o.dtype)
+    brought, shrink = np.empty((high, o.shape[1]), o.dtype), np.empty(high, o.dtype)
     tokens[:] = -1
-    m[:] = -np.inf
-    l[:] = zero
-    o[:] = zero
     for j in range(queries.shape[0]):
         for w in range(0, width, c):
             first = (j * c + w) % width
-            if not _stand(tokens[first:first + c], keys[j, w:w + c]):
-                _take(first, keys[j, w:w + c], seat, k, v, tokens, seats, ring_k, ring_v)
+            if not _stands(tokens, first, keys, j, w, c):
+                _take(first, keys, j, w, c, seat, k, v, tokens, seats, ring_k, ring_v)
                 if rules is not None:
-                    _place(first, keys[j, w:w + c], places, labels, ring_places, ring_labels)
+                    _place(first, keys, j, w, c, places, labels, ring_places, ring_labels)
             if own.shape[0]:
-                of_buckets[first:first + c] = others[j, w:w + c]
+                _label(others, j, w, c, first, of_buckets)
         for a in range(0, c, high):
             b = min(a + high, c)
-            mine = queries[j, a:b]
-            s = scores[:b - a]
-            _copy(x, mine, q[:b - a])
-            times_turned(gemm, scale, q[:b - a], ring_k, zero, s)
-            _seats(mine, seat, FIRST, at[:b - a])
-            _hide(s, mine, at[:b - a], tokens, seats, apart, self_score)
+            mine, s, q, more = queries[j, a:b], scores[:b - a], gathered[:b - a], brought[:b - a]
+            _copy(x, mine, q)
+            times_turned(gemm, scale, q, ring_k, zero, s)
+            _hide(s, mine, seat, tokens, seats, apart, self_score)
             if own.shape[0]:
                 _hide_other_buckets(s, own[j, a:b], of_buckets)
             _stream(s, mine, m, l, shrink, lanes, counts)
-            times(gemm, one, s, ring_v, zero, more[:b - a])
-            _merge(o, mine, shrink, more[:b - a])
-    _finish(m, l, o, lse)
+            times(gemm, one, s, ring_v, zero, more)
+            _merge(o, mine, shrink, more)
 
 
-@njit(nogil=True, fastmath=EXACT)
-def _cotangents(do: Array, lse: Array, tokens: Array, out: Array) -> None:
-    """The rows of these tokens; zeros for what saw nothing."""
-    _copy(do, tokens, out)
-    for i in range(tokens.shape[0]):
-        if tokens[i] < lse.shape[0] and lse[tokens[i]] == -np.inf:
-            out[i] = out.dtype.type(0)
-
-
-@njit(nogil=True, fastmath=EXACT, error_model="numpy")
-def _slopes(s: Array, dp: Array, tokens: Array, lse: Array, top: Array, z: Array, D: Array, apart: bool, ring: Array,
+@word(error_model="numpy")
+def _slopes(s: Array, dp: Array, tokens: Array, top: Array, z: Array, D: Array, apart: bool, ring: Array,
             counts: Any) -> None:
     """s ← p = e^(s − top) / (z N) and dp ← ds = p (dp − D), which is 0 for a score that stands apart."""
     zero, one = s.dtype.type(0), s.dtype.type(1)
@@ -273,7 +233,7 @@ def _slopes(s: Array, dp: Array, tokens: Array, lse: Array, top: Array, z: Array
             row[:] = zero
             other[:] = zero
             continue
-        less, share = zero if lse[t] == -np.inf else D[t], one / z[t]
+        less, share = D[t], one / z[t]
         exponentials(row, top[t])
         if counts is not None:
             _shared(row, t, counts)
@@ -283,82 +243,64 @@ def _slopes(s: Array, dp: Array, tokens: Array, lse: Array, top: Array, z: Array
             other[c] = zero if apart and ring[c] == t else p * (other[c] - less)
 
 
-@njit(nogil=True, fastmath=SUMS)
-def _inner(x: Array, y: Array) -> Any:
-    total = x.dtype.type(0)
-    for c in range(x.shape[0]):
-        total += x[c] * y[c]
-    return total
-
-
-@njit(nogil=True, fastmath=EXACT, error_model="numpy")
-def _joined(k: Array, dk: Array, root: Array, dx: Array) -> None:
-    """dx += (dk − k (k·dk)) / root, row by row; dk without root."""
-    for t in range(k.shape[0]):
-        if root.shape[0]:
-            along, length = _inner(k[t], dk[t]), root[t]
-            for c in range(k.shape[1]):
-                dx[t, c] += (dk[t, c] - k[t, c] * along) / length
-        else:
-            for c in range(k.shape[1]):
-                dx[t, c] += dk[t, c]
-
-
-@njit(nogil=True, fastmath=EXACT)
-def _give(tokens: Array, ring_dk: Array, ring_dv: Array, dk: Array, dv: Array) -> None:
+@word()
+def _give(first: int, c: int, tokens: Array, ring_dk: Array, ring_dv: Array, dk: Array, dv: Array) -> None:
     """Adds what a block of the ring has brought to the sequence."""
-    _add(ring_dk, tokens, dk)
-    _add(ring_dv, tokens, dv)
-    ring_dk[:] = ring_dk.dtype.type(0)
-    ring_dv[:] = ring_dv.dtype.type(0)
+    zero = dk.dtype.type(0)
+    for i in range(first, first + c):
+        t = tokens[i]
+        for a in range(dk.shape[1]):
+            if 0 <= t < dk.shape[0]:
+                dk[t, a] += ring_dk[i, a]
+            ring_dk[i, a] = zero
+        for a in range(dv.shape[1]):
+            if 0 <= t < dv.shape[0]:
+                dv[t, a] += ring_dv[i, a]
+            ring_dv[i, a] = zero
 
 
-def backward(gemm, scale, apart, self_score, least, high, x, root, v, seat, queries, keys, own,  # type: ignore[no-untyped-def]
-             others, rules, aims, places, labels, lse, top, z, do, D, dx, dv):
-    """dx and dv, which must be 0 before, `high` queries at a time."""
+def backward(gemm, scale, apart, self_score, least, high, x, k, v, seat, queries, keys, own,  # type: ignore[no-untyped-def]
+             others, rules, aims, places, labels, top, z, do, D, dx, dk, dv):
+    """Adds to dx (as queries), dk and dv, `high` queries at a time. do and D of a token that saw nothing must be 0."""
     zero, one, c, width = x.dtype.type(0), x.dtype.type(1), queries.shape[1], keys.shape[1]
-    k, dk = _divided(x, root), np.zeros_like(x)
     tokens, seats, of_buckets = np.empty(width, np.int32), np.empty(width, np.int32), np.empty(width, np.int64)
     ring_k, ring_v = np.empty((width, x.shape[1]), x.dtype), np.empty((width, v.shape[1]), x.dtype)
     ring_places, ring_labels = np.empty((places.shape[1], width), np.int32), np.empty((labels.shape[1], width), np.int64)
     count = np.empty(width, x.dtype)
     counts = None if rules is None else (count, rules, aims, places, labels, ring_places, ring_labels, least)
-    ring_dk, ring_dv = np.zeros_like(ring_k), np.zeros_like(ring_v)
-    tokens[:] = -1
+    ring_dk, ring_dv = np.zeros((width, x.shape[1]), x.dtype), np.zeros((width, v.shape[1]), x.dtype)
     high = min(high, c)
     scores, slopes = np.empty((high, width), x.dtype), np.empty((high, width), x.dtype)
-    q, g = np.empty((high, x.shape[1]), x.dtype), np.empty((high, v.shape[1]), x.dtype)
-    more = np.empty_like(q)
-    at = np.empty(high, np.int32)
+    gathered, cotangents = np.empty((high, x.shape[1]), x.dtype), np.empty((high, v.shape[1]), x.dtype)
+    brought = np.empty((high, x.shape[1]), x.dtype)
+    tokens[:] = -1
     for j in range(queries.shape[0]):
         for w in range(0, width, c):
             first = (j * c + w) % width
-            if not _stand(tokens[first:first + c], keys[j, w:w + c]):
-                _give(tokens[first:first + c], ring_dk[first:first + c], ring_dv[first:first + c], dk, dv)
-                _take(first, keys[j, w:w + c], seat, k, v, tokens, seats, ring_k, ring_v)
+            if not _stands(tokens, first, keys, j, w, c):
+                _give(first, c, tokens, ring_dk, ring_dv, dk, dv)
+                _take(first, keys, j, w, c, seat, k, v, tokens, seats, ring_k, ring_v)
                 if rules is not None:
-                    _place(first, keys[j, w:w + c], places, labels, ring_places, ring_labels)
+                    _place(first, keys, j, w, c, places, labels, ring_places, ring_labels)
             if own.shape[0]:
-                of_buckets[first:first + c] = others[j, w:w + c]
+                _label(others, j, w, c, first, of_buckets)
         for a in range(0, c, high):
             b = min(a + high, c)
             mine, s, ds = queries[j, a:b], scores[:b - a], slopes[:b - a]
-            _copy(x, mine, q[:b - a])
-            _cotangents(do, lse, mine, g[:b - a])
-            times_turned(gemm, scale, q[:b - a], ring_k, zero, s)
-            times_turned(gemm, one, g[:b - a], ring_v, zero, ds)
-            _seats(mine, seat, FIRST, at[:b - a])
-            _hide(s, mine, at[:b - a], tokens, seats, apart, self_score)
+            q, g, more = gathered[:b - a], cotangents[:b - a], brought[:b - a]
+            _copy(x, mine, q)
+            _copy(do, mine, g)
+            times_turned(gemm, scale, q, ring_k, zero, s)
+            times_turned(gemm, one, g, ring_v, zero, ds)
+            _hide(s, mine, seat, tokens, seats, apart, self_score)
             if own.shape[0]:
                 _hide_other_buckets(s, own[j, a:b], of_buckets)
-            _slopes(s, ds, mine, lse, top, z, D, apart, tokens, counts)
-            turned_times(gemm, one, s, g[:b - a], one, ring_dv)
-            times(gemm, scale, ds, ring_k, zero, more[:b - a])
-            _add(more[:b - a], mine, dx)
-            turned_times(gemm, scale, ds, q[:b - a], one, ring_dk)
-    for first in range(0, width, c):
-        _give(tokens[first:first + c], ring_dk[first:first + c], ring_dv[first:first + c], dk, dv)
-    _joined(k, dk, root, dx)
+            _slopes(s, ds, mine, top, z, D, apart, tokens, counts)
+            turned_times(gemm, one, s, g, one, ring_dv)
+            times(gemm, scale, ds, ring_k, zero, more)
+            _add(more, mine, dx)
+            turned_times(gemm, scale, ds, q, one, ring_dk)
+    _give(0, width, tokens, ring_dk, ring_dv, dk, dv)
 
 
 @functools.cache
@@ -376,9 +318,9 @@ def compiled(which: str, dtype: str, counts: bool) -> Any:
         return types.Array(real, ndim, "C")
 
     matrix, vector, places, labels = given(real, 2), given(real, 1), given(types.int32, 2), given(types.int64, 2)
-    start = (types.intp, real, types.boolean, real, real, types.int64, matrix, vector, matrix, given(types.int32, 1))
+    start = (types.intp, real, types.boolean, real, real, types.int64, matrix, matrix, matrix, given(types.int32, 1))
     lists = (places, places, labels, labels, places if counts else types.none, places, places, labels)
-    rest = {"forward": (made(2), made(1), made(1), made(1)),
-            "backward": (vector, vector, vector, matrix, vector, made(2), made(2))}
+    rest = {"forward": (made(2), made(1), made(1)),
+            "backward": (vector, vector, matrix, vector, made(2), made(2), made(2))}
     text = {"forward": forward, "backward": backward}[which]
-    return njit(types.void(*start, *lists, *rest[which]), nogil=True, cache=True, fastmath=EXACT)(text)
+    return kernel(text, *start, *lists, *rest[which])

@@ -16,25 +16,26 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from refattn.backends.numba_words import (
-    EXACT,
     LANES,
     exp,
     exponentials,
     keep_nan,
+    kernel,
     largest,
     times,
     times_turned,
     turned_times,
+    word,
 )
 
 Array = Any
 HIDDEN, SOME, ALL = 0, 1, 2
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _shown(see: Array) -> int:
     """Whether a tile of the further mask shows nothing, something or everything."""
     rows = see.shape[0] if see.strides[0] != 0 else min(see.shape[0], 1)
@@ -48,7 +49,7 @@ def _shown(see: Array) -> int:
     return (ALL if least else SOME) if most else HIDDEN
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _spans(mask: int, n: int, m: int, masks: Array, spans: Array, span: Array) -> None:
     """The visible span of each row of a tile."""
     for r in range(n):
@@ -56,7 +57,7 @@ def _spans(mask: int, n: int, m: int, masks: Array, spans: Array, span: Array) -
         span[r, 1] = m if mask < 0 else spans[masks[mask, 0] + r, 1]
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _hide(s: Array, span: Array, mask: int, masks: Array, bits: Array, see: Array) -> None:
     """−∞ for what is invisible inside of the spans."""
     hidden = s.dtype.type(-np.inf)
@@ -72,7 +73,7 @@ def _hide(s: Array, span: Array, mask: int, masks: Array, bits: Array, see: Arra
                 s[r, c] = s[r, c] if see[r, c] else hidden
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _stream(s: Array, span: Array, m: Array, l: Array, o: Array, lanes: Array) -> None:
     """Scores to weights against the running maximum m, with l and o rescaled where it rises."""
     zero, one, nothing = s.dtype.type(0), s.dtype.type(1), s.dtype.type(-np.inf)
@@ -94,7 +95,7 @@ def _stream(s: Array, span: Array, m: Array, l: Array, o: Array, lanes: Array) -
                 o[r, c] *= shrink
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _finish(m: Array, l: Array, o: Array, lse: Array) -> None:
     zero = o.dtype.type(0)
     for r in range(o.shape[0]):
@@ -136,7 +137,7 @@ def forward(gemm, scale, q, k, v, see, at, groups, masks, spans, bits, keys, fir
         _finish(m[:b - a], l[:b - a], o[a:b], lse[a:b])
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _sizes(at: Array, groups: Array, first: int, last: int, keys: int) -> tuple[int, int]:
     """Rows of the largest of these groups, and elements of the largest tile that is computed at once."""
     rows, area = 0, 0
@@ -148,7 +149,7 @@ def _sizes(at: Array, groups: Array, first: int, last: int, keys: int) -> tuple[
     return rows, area
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _slopes(s: Array, dp: Array, span: Array, lse: Array, D: Array) -> None:
     """s ← p = e^(s − lse) and dp ← ds = p ∘ (dp − D), both 0 where nothing is visible."""
     zero = s.dtype.type(0)
@@ -161,7 +162,7 @@ def _slopes(s: Array, dp: Array, span: Array, lse: Array, D: Array) -> None:
         _slope(s[r, first:last], dp[r, first:last], top, less)
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def _slope(x: Array, y: Array, top: Any, less: Any) -> None:
     for c in range(x.shape[0]):
         x[c] = exp(x[c] - top)
@@ -217,4 +218,4 @@ def compiled(which: str, dtype: str) -> Any:
     start = (types.intp, real, matrix, matrix, matrix, *lists, types.int64, types.int64, types.int64)
     rest = {"forward": (made(2), made(1)), "backward": (vector, matrix, vector, made(2), made(2), made(2))}
     text = {"forward": forward, "backward": backward}[which]
-    return njit(types.void(*start, *rest[which]), nogil=True, cache=True, fastmath=EXACT)(text)
+    return kernel(text, *start, *rest[which])

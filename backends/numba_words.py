@@ -7,7 +7,8 @@ Numba's cache does not see a change here from a kernel in another file: after on
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from llvmlite import ir
@@ -16,10 +17,23 @@ from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic, overload
 
 Array = Any
+F = TypeVar("F", bound=Callable[..., Any])
+_jit: Any = njit  # whose stubs do not know all of its options
 EXACT = {"contract", "nsz"}  # keeps NaN and ±inf, and the order of sums
 SUMS = EXACT | {"reassoc"}  # sums may be taken in lanes
 LANES = 64  # of a maximum, which does not vectorise by itself
 N, T = np.int8(ord("N")), np.int8(ord("T"))
+
+
+def word(fastmath: set[str] = EXACT, **options: Any) -> Callable[[F], F]:
+    """A part of kernels, which only they call: ways in from Python and C would take as long to compile as all the rest."""
+    made: Callable[[F], F] = _jit(nogil=True, fastmath=fastmath, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+    return made
+
+
+def kernel(text: Any, *takes: Any) -> Any:
+    """A text compiled at once for arguments of these types, or read from the cache."""
+    return _jit(types.void(*takes), nogil=True, cache=True, fastmath=EXACT, no_cfunc_wrapper=True)(text)
 
 
 def gemm_address(dtype: str) -> int:
@@ -54,27 +68,27 @@ def _gemm(context, address, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc
     return signature, emit
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def lead(x: Array) -> Any:
     """Elements from one row to the next; rows are contiguous."""
     return np.int32(max(x.strides[0] // x.itemsize, x.shape[1], 1))
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def times(gemm: int, alpha: Any, a: Array, b: Array, beta: Any, c: Array) -> None:
     """c ← alpha a b + beta c.   (n, m) (m, d) → (n, d)"""
     _gemm(gemm, N, N, np.int32(b.shape[1]), np.int32(a.shape[0]), np.int32(a.shape[1]), alpha, b.ctypes.data, lead(b),
           a.ctypes.data, lead(a), beta, c.ctypes.data, lead(c))
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def times_turned(gemm: int, alpha: Any, a: Array, b: Array, beta: Any, c: Array) -> None:
     """c ← alpha a bᵀ + beta c.   (n, d) (m, d) → (n, m)"""
     _gemm(gemm, T, N, np.int32(b.shape[0]), np.int32(a.shape[0]), np.int32(a.shape[1]), alpha, b.ctypes.data, lead(b),
           a.ctypes.data, lead(a), beta, c.ctypes.data, lead(c))
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def turned_times(gemm: int, alpha: Any, a: Array, b: Array, beta: Any, c: Array) -> None:
     """c ← alpha aᵀ b + beta c.   (n, m) (n, d) → (m, d)"""
     _gemm(gemm, N, T, np.int32(b.shape[1]), np.int32(a.shape[1]), np.int32(a.shape[0]), alpha, b.ctypes.data, lead(b),
@@ -153,7 +167,7 @@ def _exp64(x):  # type: ignore[no-untyped-def]
     return np.inf if x > CEILING64 else y
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def largest(x: Array, lanes: Array) -> Any:
     """The largest of x, NaN left out; −∞ of nothing."""
     c0, top = 0, x.dtype.type(-np.inf)
@@ -171,7 +185,7 @@ def largest(x: Array, lanes: Array) -> Any:
     return top
 
 
-@njit(nogil=True, fastmath=SUMS)
+@word(SUMS)
 def exponentials(x: Array, top: Any) -> Any:
     """x ← eˣ⁻ᵗᵒᵖ and its sum."""
     total = x.dtype.type(0)
@@ -182,7 +196,7 @@ def exponentials(x: Array, top: Any) -> Any:
     return total
 
 
-@njit(nogil=True, fastmath=EXACT)
+@word()
 def keep_nan(x: Array) -> Any:
     """x ← 0 except NaN, and its sum: a row of which nothing finite is known yet."""
     total = x.dtype.type(0)

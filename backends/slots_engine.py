@@ -20,6 +20,7 @@ from refattn.backends.rows_engine import whole
 Array = Any
 LAST = 2**31 - 1
 TINY = 1e-9  # of the count of 2020
+KEYS = 7  # where the arguments of a kernel have k
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,14 @@ class SlotsEngine:
         if not self._takes(x, v, found, meeting):
             return NotImplemented
         run, given = _kernel("forward", *_variant(x, meeting)), self._given(x, root, v, found, meeting)
-        o = np.empty(v.shape, x.dtype)
-        lse, top, z = (np.empty(x.shape[:-1], x.dtype) for _ in range(3))
-        threads.run(functools.partial(run, *given(i), o[i], lse[i], top[i], z[i]) for i in range(len(x)))
+        o, z = np.zeros(v.shape, x.dtype), np.zeros(x.shape[:-1], x.dtype)
+        top, lse = np.full(z.shape, -np.inf, x.dtype), np.empty(z.shape, x.dtype)
+
+        def task(i: int) -> None:
+            run(*given(i), o[i], top[i], z[i])
+            _finish(o[i], lse[i], top[i], z[i])
+
+        threads.run(functools.partial(task, i) for i in range(len(x)))
         return o, lse, top, z
 
     def attend_slots_vjp(self, x: Array, root: Array | None, v: Array, found: Any, meeting: Any, results: tuple[Array, ...],
@@ -53,11 +59,15 @@ class SlotsEngine:
             return NotImplemented
         run, given = _kernel("backward", *_variant(x, meeting)), self._given(x, root, v, found, meeting)
         o, lse, top, z = map(whole, results)
-        do, D = whole(do), np.einsum("...d,...d->...", do, o)
-        D = D if dlse is None else D - dlse
+        do, D = _cotangents(whole(do), o, lse, dlse)
         dx, dv = np.zeros(x.shape, x.dtype), np.zeros(v.shape, x.dtype)
-        per_item = lse, top, z, do, D, dx, dv
-        threads.run(functools.partial(run, *given(i), *(y[i] for y in per_item)) for i in range(len(x)))
+
+        def task(i: int) -> None:
+            mine, dk = given(i), np.zeros(x.shape[1:], x.dtype)
+            run(*mine, top[i], z[i], do[i], D[i], dx[i], dk, dv[i])
+            dx[i] += dk if root is None else _through_keys(mine[KEYS], dk, root[i])
+
+        threads.run(functools.partial(task, i) for i in range(len(x)))
         return dx, dv
 
     def _takes(self, x: Array, v: Array, found: Any, meeting: Any) -> bool:
@@ -77,7 +87,6 @@ class SlotsEngine:
         """The first arguments of the kernels, by item."""
         real, (items, n, _) = x.dtype.type, x.shape
         x, v, queries, keys = whole(x), whole(v), _int32(found.queries), _int32(found.keys)
-        lengths = np.empty((items, 0), x.dtype) if root is None else whole(root[..., 0])
         own, others = (_labels(b, items) for b in (found.query_buckets, found.key_buckets))
         seat = np.broadcast_to(_seat(meeting, n), (items, n))
         rules, aims, places, labels = _counts(found, meeting)
@@ -85,10 +94,37 @@ class SlotsEngine:
         start = (_gemm(x.dtype.name), real(meeting.scale), apart, real(meeting.self_score or 0.0), real(least), self.high)
 
         def given(i: int) -> tuple[Any, ...]:
-            return (*start, x[i], lengths[i], v[i], seat[i], queries[i], keys[i], own[i], others[i], rules, aims, places[i],
+            k = x[i] if root is None else x[i] / root[i]
+            return (*start, x[i], k, v[i], seat[i], queries[i], keys[i], own[i], others[i], rules, aims, places[i],
                     labels[i])
 
         return given
+
+
+def _finish(o: Array, lse: Array, top: Array, z: Array) -> None:
+    """Sums to averages; of a token that saw nothing o = 0, lse = −∞, top 0, z 1."""
+    blind = z == 0
+    if blind.any():
+        o[blind], top[blind], z[blind] = 0, 0, 1
+    o /= z[:, None]
+    np.log(z, out=lse)
+    lse += top
+    lse[blind] = -np.inf
+
+
+def _cotangents(do: Array, o: Array, lse: Array, dlse: Array | None) -> tuple[Array, Array]:
+    """do and D, 0 for tokens that saw nothing."""
+    D = np.einsum("...d,...d->...", do, o)
+    D = D if dlse is None else D - dlse
+    blind = lse == -np.inf
+    return (np.where(blind[..., None], 0, do), np.where(blind, 0, D)) if blind.any() else (do, D)
+
+
+def _through_keys(k: Array, dk: Array, root: Array) -> Array:
+    """dx of k = x / root(x), root the root of its squares and a constant: (dk − k (k·dk)) / root."""
+    dk -= k * np.einsum("nd,nd->n", k, dk)[:, None]
+    dk /= root
+    return dk
 
 
 def _variant(x: Array, meeting: Any) -> tuple[str, bool]:

@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 from refattn.bench.subject import Target
@@ -25,12 +24,11 @@ print(json.dumps(time.process_time() - start))
 """
 _FIRST = """
 import json, time
-import numpy as np
-from refattn import Dense
-x = np.ones((1, 1, 256, 64), "float32")
+from refattn.bench.subjects import SUBJECTS
+p = SUBJECTS["NAME"].problem(512, "float32")
 start = time.process_time()
-_, saved = Dense().forward(x, x, x)
-Dense().vjp(saved, x)
+_, saved = p.scheme.forward(*p.inputs)
+p.scheme.vjp(saved, p.do)
 print(json.dumps(time.process_time() - start))
 """
 _MEMORY = """
@@ -71,28 +69,33 @@ print(json.dumps(statistics.median(times[1][1:]) / statistics.median(times[2][1:
 
 PROCESS = {
     "import refattn, s": Target(0.3, 0.15),
-    "first kernels of a dtype, nothing cached, s": Target(6.0, 3.0),
-    "first kernels of a dtype, cached, s": Target(6.0, 0.3),
     "two threads, n = 2048, times one": Target(1.7, 1.95, upper=False),
 }
 """What a whole process is measured for, and what must hold of it."""
+FIRST = Target(6.0, 3.0), Target(6.0, 0.3)
+"""The first forward and backward of a family of kernels at n = 512, in seconds: nothing cached, and from the cache."""
 
 
-def process(peaks: Mapping[str, tuple[str, int]]) -> dict[str, float | None]:
-    """The measurements of ``PROCESS``, and under their names the extra memory of subjects at some length, in units of their
-    first input; None where this machine can't tell."""
-    with tempfile.TemporaryDirectory() as cache:
-        cold = [_python(_FIRST, NUMBA_CACHE_DIR=cache)]
-        warm = [_python(_FIRST, NUMBA_CACHE_DIR=cache) for _ in range(5)]
+def process() -> dict[str, float | None]:
+    """The measurements of ``PROCESS``; None where this machine can't tell."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    tells = os.path.exists("/proc/self/status")
-    found = (statistics.median(_python(_IMPORT) for _ in range(5)), cold[0], statistics.median(warm),
-             _python(_THREADS) if cores > 1 else None)
-    return {**dict(zip(PROCESS, found, strict=True)), **{what: peak(*at) if tells else None for what, at in peaks.items()}}
+    found = statistics.median(_python(_IMPORT) for _ in range(5)), _python(_THREADS) if cores > 1 else None
+    return dict(zip(PROCESS, found, strict=True))
 
 
-def peak(subject: str, n: int) -> float:
-    """The extra memory of a forward and backward of a subject in a fresh process, in units of its first input."""
+def first(subject: str) -> tuple[float, float]:
+    """Processor time of the first forward and backward of a subject in float32: with nothing cached, and from the cache."""
+    code = _FIRST.replace("NAME", subject)
+    with tempfile.TemporaryDirectory() as cache:
+        cold = _python(code, NUMBA_CACHE_DIR=cache)
+        return cold, statistics.median(_python(code, NUMBA_CACHE_DIR=cache) for _ in range(5))
+
+
+def peak(subject: str, n: int) -> float | None:
+    """The extra memory of a forward and backward of a subject in a fresh process, in units of its first input; None where
+    this machine can't tell."""
+    if not os.path.exists("/proc/self/status"):
+        return None
     return _python(_MEMORY.replace("NAME", subject).replace("LENGTH", str(n)))
 
 

@@ -9,7 +9,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from refattn.bench.measure import busy
-from refattn.bench.process import PROCESS, process
+from refattn.bench.process import FIRST, PROCESS, first, peak, process
 from refattn.bench.room import Room, measured, rooms
 from refattn.bench.subject import Subject, Target, installed
 from refattn.bench.subjects import SUBJECTS
@@ -70,14 +70,18 @@ def _held(against: str, ratio: float, target: Target) -> Row:
 
 
 def _processes(subjects: Sequence[Subject]) -> list[Row]:
-    targets = PROCESS | {_peak(s, n): target for s in subjects for n, target in s.peak.items()}
-    found = process({_peak(s, n): (s.name, n) for s in subjects for n in s.peak})
-    return [{"what": name} | _held("", x, targets[name]) if x is not None else {"what": name, "ratio": None}
-            for name, x in found.items()]
+    rows = [_whole(what, x, PROCESS[what]) for what, x in process().items()]
+    for s in subjects:
+        if s.family:
+            taken = zip(("nothing cached", "cached"), first(s.name), FIRST, strict=True)
+            rows += [_whole(f"first kernels of {s.name}, {how}, s", x, target) for how, x, target in taken]
+        rows += [_whole(f"extra memory, {s.name} forward and backward, n = {n}, of one input", peak(s.name, n), target)
+                 for n, target in s.peak.items()]
+    return rows
 
 
-def _peak(subject: Subject, n: int) -> str:
-    return f"extra memory, {subject.name} forward and backward, n = {n}, of one input"
+def _whole(what: str, found: float | None, target: Target) -> Row:
+    return {"what": what} | (_held("", found, target) if found is not None else {"ratio": None})
 
 
 def machine() -> Row:

@@ -69,7 +69,8 @@ class Subject:
     title: the shape, for the table. problem: by length and dtype. work: useful floating-point operations of a problem, by
     the kind of work and by who does it (a yardstick of products does others than the scheme). yardsticks: contenders to
     whose processor time every other is a ratio; rate: the one to whose operations a second every other is a share.
-    peak: by length, what must hold of the extra memory of forward and backward, in units of the first input.
+    peak: by length, what must hold of the extra memory of forward and backward, in units of the first input. family: its
+    kernels are compiled for it first, which is timed.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Subject:
     dtypes: tuple[str, ...] = ("float32",)
     targets: Mapping[Key, Target] = field(default_factory=dict)
     peak: Mapping[int, Target] = field(default_factory=dict)
+    family: bool = False
 
     def target(self, ours: str, theirs: str, dtype: str, work: str, n: int) -> Target | None:
         """What must hold of this ratio; None if nothing must."""

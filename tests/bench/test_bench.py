@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from layout import ROOT
-from refattn.bench import bench, run
+from refattn.bench import bench, process, run
 from refattn.bench.measure import interleaved
 from refattn.bench.room import measured, rooms, rows_of
 from refattn.bench.subject import BOTH, FORWARD, Subject, Target, installed
@@ -92,6 +92,25 @@ def test_what_went_wrong_in_a_room_is_told() -> None:
     room = rooms("dense", "float32", 64, ["numba"], 1)[0]
     with pytest.raises(RuntimeError, match=r"nobody on dense float32 n=64 ended with 1:\n(.*\n)*KeyError: 'nobody'"):
         measured(room._replace(who=["nobody"]))
+
+
+def test_whole_processes_are_those_of_the_subjects(quiet: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "process", lambda: {"import refattn, s": 0.4, "two threads, n = 2048, times one": None})
+    monkeypatch.setattr(run, "first", lambda name: (5.0, 0.2))
+    monkeypatch.setattr(run, "peak", lambda name, n: {"lsh": 7.0}[name])
+    found = bench(("lsh", "causal"), lengths=(64,), who=("generic",), repeats=1)
+    assert [(row["what"], row["ratio"], row.get("must met")) for row in found["processes"]] == [
+        ("import refattn, s", 0.4, False), ("two threads, n = 2048, times one", None, None),
+        ("first kernels of lsh, nothing cached, s", 5.0, True), ("first kernels of lsh, cached, s", 0.2, True),
+        ("extra memory, lsh forward and backward, n = 8192, of one input", 7.0, False)]
+    assert [line.split(":")[0] for line in missed(found)] == [
+        "import refattn, s", "extra memory, lsh forward and backward, n = 8192, of one input"]
+    assert "not measurable here" in table(found)
+
+
+def test_the_first_call_of_a_family_is_timed_with_nothing_cached_and_from_the_cache() -> None:
+    cold, cached = process.first("linear")
+    assert 0 < cached < cold
 
 
 def test_functions_are_called_in_turn_each_as_often() -> None:

@@ -129,6 +129,6 @@ SHAPE = "b = 1, h = 8, d = 64"
 BOTH_DTYPES = ("float32", "float64")
 SUBJECTS = (
     Subject("dense", SHAPE, problem, CONTENDERS, work, (SDPA,), GEMM, dtypes=BOTH_DTYPES, targets=TARGETS,
-            peak={4096: Target(5.0, 3.0)}),
+            peak={4096: Target(5.0, 3.0)}, family=True),
     Subject("causal", SHAPE, causal, CONTENDERS, work, (SDPA,), GEMM, dtypes=BOTH_DTYPES, targets=CAUSAL_TARGETS),
 )

@@ -151,6 +151,7 @@ SUBJECTS = (
             Key(NUMBA, FLEX, "float32", FORWARD, 2048): Target(0.80, 0.65),
         },
         peak={4096: Target(5.0, 3.0)},
+        family=True,
     ),
     Subject(
         "bigbird", f"blocks of 64: window of 3, 2 global, 3 random, {SHAPE}", big_bird,
@@ -168,5 +169,6 @@ SUBJECTS = (
             Key(NUMBA, MASKED, "float32", FORWARD, 2048): Target(0.20, 0.15),
             Key(NUMBA, MASKED, "float32", BOTH, 2048): Target(0.25, 0.15),
         },
+        family=True,
     ),
 )  # fmt: skip
