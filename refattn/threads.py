@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,7 +91,7 @@ def run(tasks: Iterable[Task]) -> None:
             for task in todo:
                 task()
             return
-        futures = [_pool().submit(_work, task) for task in todo]
+        futures = _submitted(todo)
         errors = [error for future in futures if (error := future.exception()) is not None]
     if errors:
         raise errors[0]
@@ -105,14 +105,15 @@ def _work(task: Task) -> None:
         _here.working = False
 
 
-def _pool() -> ThreadPoolExecutor:
+def _submitted(todo: list[Task]) -> list[Future[None]]:
+    """All tasks on the pool. Nobody else may take it away in between: a pool that was shut down takes no more tasks."""
     wanted, state = get_threads(), _state
     with state.lock:
         if state.pool is None or state.size != wanted:
             if state.pool is not None:
                 state.pool.shutdown(wait=False)
             state.pool, state.size = ThreadPoolExecutor(wanted, thread_name_prefix="refattn"), wanted
-        return state.pool
+        return [state.pool.submit(_work, task) for task in todo]
 
 
 @functools.cache

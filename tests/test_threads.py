@@ -90,6 +90,24 @@ def blas() -> set[int]:
     return {x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"}
 
 
+def test_the_number_may_change_while_other_threads_run_tasks() -> None:
+    ran = []
+
+    def often(first: int) -> None:
+        for i in range(200):
+            refattn.set_threads(2 + (first + i) % 3)
+            threads.run([lambda: ran.append(1)] * 8)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(often, range(3)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(ran) == 3 * 200 * 8
+
+
 def test_blas_has_one_thread_in_tasks_and_its_own_number_after_overlapping_calls() -> None:
     refattn.set_threads(4)
     importlib.import_module("scipy.linalg.cython_blas")
