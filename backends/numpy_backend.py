@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,13 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
     return {**WORDS, **of_lists, "prefix_mix": mixer.prefix_mix, **items, **mine}
 
 
+def _warmup() -> None:
+    """Every engine's, unless nothing compiled is to run."""
+    if os.environ.get("REFATTN_NUMBA", "1").strip() != "0":
+        for engine in (tile_engine, rows_engine, linear_engine, buckets_engine, slots_engine):
+            engine.warmup()
+
+
 @dataclass(frozen=True)
 class NumpyBackend:
     """Arrays in host memory; half precision is computed in float32."""
@@ -76,8 +84,7 @@ class NumpyBackend:
     xp: Any = xp
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: kernels())
     block: int | None = 256
-    warmups: tuple[Callable[[], None], ...] = (tile_engine.warmup, rows_engine.warmup, linear_engine.warmup,
-                                              buckets_engine.warmup, slots_engine.warmup)
+    warmups: tuple[Callable[[], None], ...] = (_warmup,)
 
     def lift(self, x: Any, like: Any = None) -> Any:
         return np.arange(x.start, x.stop, x.step) if isinstance(x, range) else np.asarray(x)

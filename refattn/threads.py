@@ -72,7 +72,10 @@ def get_threads() -> int:
 
 
 def warmup(backend: str = "numpy") -> None:
-    """Compile the kernels of a backend now, or read them from the cache, not in the first call that needs them."""
+    """Compile the kernels of a backend now, or read them from the cache, not in the first call that needs them.
+
+    Nothing is done where REFATTN_NUMBA=0 turns them off.
+    """
     for prepare in getattr(load(backend), "warmups", ()):
         prepare()
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from refattn.bench.measure import interleaved
-from refattn.bench.subject import BOTH, FORWARD
+from refattn.bench.subject import BOTH, FORWARD, compiled
 from refattn.bench.subjects import SUBJECTS
 from refattn.threads import get_threads, set_threads, warmup
 
@@ -73,7 +73,8 @@ def one_thread() -> Iterator[None]:
     """One thread for refattn, BLAS, torch and jax, and BLAS as it finds the processor by itself."""
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     before = get_threads()
-    warmup()  # brings the BLAS that kernels call, whose threads are to be limited too
+    with compiled(True):
+        warmup()  # brings the BLAS that kernels call, whose threads are to be limited too
     set_threads(1)
     try:
         with import_module("threadpoolctl").threadpool_limits(1):

@@ -11,7 +11,7 @@ from typing import Any
 from refattn.bench.measure import busy
 from refattn.bench.process import FIRST, PROCESS, first, peak, process
 from refattn.bench.room import Room, measured, rooms
-from refattn.bench.subject import Subject, Target, installed
+from refattn.bench.subject import Subject, Target, compiled, installed
 from refattn.bench.subjects import SUBJECTS
 from refattn.threads import warmup
 
@@ -88,7 +88,8 @@ def machine() -> Row:
     """What ran: the processor, its cores, and the versions of everyone who took part."""
     known = {x.library for s in SUBJECTS.values() for x in s.contenders.values()} | {"scipy"}
     versions = {name: version for name in sorted(known) if (version := _version(name))}
-    warmup()  # brings the BLAS that kernels call
+    with compiled(True):
+        warmup()  # brings the BLAS that kernels call
     libraries = import_module("threadpoolctl").threadpool_info()
     blas = {f"{x['internal_api']} {x['version']} {x.get('architecture', '')}".strip() for x in libraries
             if x["user_api"] == "blas"}

@@ -221,6 +221,11 @@ short, long = np.ones((4, 8)), np.ones((100, 8))
 loaded = lambda: "numba" in sys.modules
 print(loaded(), Dense()(short, short, short).sum(), loaded(), Dense()(long, long, long).sum(), loaded())
 """
+WARM = """
+import sys, refattn
+refattn.warmup()
+print("numba" in sys.modules)
+"""
 CACHED = """
 from refattn.backends import tile_engine
 kernel = tile_engine._kernel("forward", "float32")
@@ -237,6 +242,10 @@ def python(code: str, **variables: str) -> str:
 
 def test_numba_is_loaded_by_the_first_kernel_that_runs() -> None:
     assert python(LAZY).split() == ["False", "32.0", "False", "800.0", "True"]
+
+
+def test_nothing_is_warmed_up_where_nothing_compiled_runs() -> None:
+    assert python(WARM, REFATTN_NUMBA="0").split() == ["False"]
 
 
 def test_a_second_process_reads_the_kernels_from_the_cache(tmp_path: Path) -> None:
