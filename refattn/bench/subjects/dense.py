@@ -106,17 +106,17 @@ CONTENDERS = {
     GEMM: Contender("numpy", gemm),
 }
 TARGETS = {
-    Key(NUMBA, SDPA, "float32", FORWARD): Target(1.15, 1.00),
-    Key(NUMBA, SDPA, "float32", BOTH): Target(1.05, 0.95),
-    Key(NUMBA, SDPA, "float64", FORWARD): Target(1.00, 0.85),
-    Key(NUMBA, SDPA, "float64", BOTH): Target(0.80, 0.65),
-    Key(NUMBA, GEMM, "float32", FORWARD): Target(0.65, 0.80, upper=False),
-    Key(NUMBA, GEMM, "float32", BOTH): Target(0.72, 0.80, upper=False),
-    Key(GENERIC, SDPA, "float32", BOTH): Target(1.25, 1.05),
+    Key(NUMBA, SDPA, "float32", FORWARD, 512): Target(1.15, 1.00),
+    Key(NUMBA, SDPA, "float32", BOTH, 512): Target(1.05, 0.95),
+    Key(NUMBA, SDPA, "float64", FORWARD, 512): Target(1.00, 0.85),
+    Key(NUMBA, SDPA, "float64", BOTH, 512): Target(0.80, 0.65),
+    Key(NUMBA, GEMM, "float32", FORWARD, 512): Target(0.65, 0.80, upper=False),
+    Key(NUMBA, GEMM, "float32", BOTH, 512): Target(0.72, 0.80, upper=False),
+    Key(GENERIC, SDPA, "float32", BOTH, 512): Target(1.25, 1.05),
 }
 CAUSAL_TARGETS = {
-    Key(NUMBA, SDPA, "float32", FORWARD): Target(1.15, 0.95),
-    Key(NUMBA, SDPA, "float32", BOTH): Target(1.05, 0.90),
+    Key(NUMBA, SDPA, "float32", FORWARD, 512): Target(1.15, 0.95),
+    Key(NUMBA, SDPA, "float32", BOTH, 512): Target(1.05, 0.90),
 }
 
 
