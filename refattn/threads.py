@@ -40,9 +40,12 @@ _here = threading.local()
 
 
 def _after_fork() -> None:
+    """The kernels that ran in the parent's other threads do not go on here: BLAS is no longer theirs."""
     global _state
-    _state = _State(_state.chosen)
+    held, _state = _state.limit, _State(_state.chosen)
     _here.working = False
+    if held is not None:
+        _lift(*held)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -132,6 +135,13 @@ def _take_control(controller: Any) -> None:
             library.clear_controlling_thread(force=True)
 
 
+def _lift(controller: Any, limit: Any) -> None:
+    """Give BLAS its own number of threads back."""
+    _take_control(controller)
+    limit.restore_original_limits()
+    _take_control(controller)
+
+
 @contextmanager
 def _one_blas_thread() -> Iterator[None]:
     """BLAS at one thread while any kernel runs. Overlapping calls share one limit: the first sets it, the last lifts it."""
@@ -148,8 +158,5 @@ def _one_blas_thread() -> Iterator[None]:
         with state.lock:
             state.inside -= 1
             if state.inside == 0:
-                controller, limit = state.limit
-                _take_control(controller)
-                limit.restore_original_limits()
-                _take_control(controller)
+                _lift(*state.limit)
                 state.limit = None

@@ -151,3 +151,36 @@ print("same", "numba" in sys.modules)
 def test_kernels_run_in_a_forked_child() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
     assert done.stdout == "same True\n", done.stderr
+
+
+BUSY = """
+import importlib, os, threading, refattn
+from refattn import threads
+from threadpoolctl import threadpool_info, threadpool_limits
+importlib.import_module("scipy.linalg.cython_blas")
+refattn.set_threads(2)
+blas = lambda: {x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"}
+started, forked = threading.Event(), threading.Event()
+def task():
+    started.set()
+    forked.wait(60)
+with threadpool_limits(2, user_api="blas"):
+    before = blas()
+    other = threading.Thread(target=threads.run, args=([task, task],))
+    other.start()
+    started.wait(60)
+    held, child = blas(), os.fork()
+    if child == 0:
+        seen = []
+        threads.run([lambda: seen.append(blas())] * 4)
+        os._exit(0 if blas() == before and seen == [{1}] * 4 else 1)
+    print(before, held, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    forked.set()
+    other.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_while_kernels_run_has_all_threads_of_blas() -> None:
+    done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "{2} {1} 0\n", (done.stdout, done.stderr)
