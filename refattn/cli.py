@@ -21,6 +21,7 @@ from refattn.arguments import DTYPES, refuse_files, scheme_argument, size, width
 from refattn.catalogue import scheme, scheme_or_pattern
 from refattn.errors import OptionError, RefattnError
 from refattn.expression import written
+from refattn.images import drawing
 from refattn.ops.visibility import ALIGNS
 
 EXAMPLES = """\
@@ -199,6 +200,9 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> I
 def _show(args: argparse.Namespace) -> int:
     from refattn import draw
 
+    refuse_files({"--png": args.png})
+    if args.png is not None:
+        drawing(args.png)
     made = scheme_or_pattern(args.scheme)
     options = {"align": args.align, "hops": args.hops, "residual": args.residual}
     name, composed = written(made), ""
@@ -206,7 +210,6 @@ def _show(args: argparse.Namespace) -> int:
         name, composed = " ".join(args.scheme.split()), name
     if args.hops is not None:
         name += f", {args.hops} layer{'s' * (args.hops != 1)}" + ", residual" * args.residual
-    refuse_files({"--png": args.png})
     if args.png is not None:
         file = draw.save(made, args.png, args.n, args.m, title=name, **options)
         print(f"{file}: {name}, {args.n} queries, {args.n if args.m is None else args.m} keys")

@@ -14,7 +14,7 @@ FLOORS = (
     {"patterns", "features", "position"},
     {"schemes"},
     {"layers"},
-    {"catalogue", "expression", "verify"},
+    {"catalogue", "expression", "images", "verify"},
     {"testing", "draw", "bench"},
     {"cli", "cli_bench", "cli_check", "cli_vectors", "arguments", "__main__", ""},
 )

@@ -18,6 +18,7 @@ ALLOWED = {
     "testing": {"numpy"},  # candidates and files are on the host
     "verify": {"scipy", "matplotlib"},  # a claim can be drawn
     "draw": {"matplotlib"},
+    "images": {"matplotlib"},
     "bench": {"numpy"},  # problems are drawn on the host
 }
 ARRAY_LIBRARIES = {"numpy", "cupy", "torch", "jax", "array_api_strict"}

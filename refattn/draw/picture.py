@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refattn.draw.panels import Panel, panels
-from refattn.errors import BackendUnavailable, OptionError
+from refattn.images import drawing
 
 SEEN, UNSEEN, LINE, INK = "#2f5d8c", "#eef1f4", "#ffffff", "#33383d"
 TWICE = "#c2571a"
@@ -40,14 +40,7 @@ def save(
     OSError
         If the file can't be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BackendUnavailable(f"pictures need matplotlib ({error}): pip install 'refattn[plot]'") from None
-    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if Path(file).suffix[1:].lower() not in formats:
-        raise OptionError(f"{file}: the name must end in an image format, as picture.png; there are {', '.join(formats)}")
+    Figure, FigureCanvasAgg = drawing(file)
     found = panels(scheme, n, m, align=align, hops=hops, residual=residual)
     columns = min(len(found), ACROSS)
     lines = -(-len(found) // columns)

@@ -7,7 +7,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from refattn.errors import BackendUnavailable, OptionError
+from refattn.errors import OptionError
+from refattn.images import drawing
 from refattn.verify.claim import Claim, Heat
 
 INK, GRID = "#33383d", "#dde2e7"
@@ -31,14 +32,7 @@ def save(claims: Sequence[Claim], file: str | Path, dpi: int = 160) -> Path:
     OSError
         If the file can't be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BackendUnavailable(f"pictures need matplotlib ({error}): pip install 'refattn[plot]'") from None
-    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if Path(file).suffix[1:].lower() not in formats:
-        raise OptionError(f"{file}: the name must end in an image format, as claim.png; there are {', '.join(formats)}")
+    Figure, FigureCanvasAgg = drawing(file, "claim.png")
     if not claims:
         raise OptionError("nothing to draw: there is no claim")
     panels = _panels(claims)

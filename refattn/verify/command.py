@@ -8,6 +8,7 @@ from pathlib import Path
 
 from refattn import _version
 from refattn.errors import UsageError
+from refattn.images import drawing
 from refattn.verify import claims, usual_seed, verify
 
 
@@ -23,7 +24,7 @@ def main(name: str | None = None, *, png: str | Path | None = None, json: str | 
     UsageError
         For a name that does not exist, and for a file without a name: what the command line calls status 2.
     BackendUnavailable, OptionError, OSError
-        If a file was asked for that can't be written.
+        If a file was asked for that can't be written: before anything is computed, where that can be told.
     """
     if name is None:
         if png is not None or json is not None:
@@ -32,6 +33,8 @@ def main(name: str | None = None, *, png: str | Path | None = None, json: str | 
         for known, sentence in claims().items():
             print(f"{known:<{width}}  {sentence}")
         return 0
+    if png is not None:
+        drawing(png, "claim.png")
     if fresh:
         seed = secrets.randbelow(2**32)
         print(f"seed {seed}\n")

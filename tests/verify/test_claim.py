@@ -220,6 +220,21 @@ def test_a_seed_is_handed_on_written_down_and_refused_where_nothing_is_drawn(
     assert capsys.readouterr().out.startswith(f"seed {asked[2]}\n")
 
 
+def test_a_picture_that_can_not_be_saved_is_refused_before_the_test_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], coins: list[Claim]
+) -> None:
+    coins += [CLAIM]
+    begun = SimpleNamespace(run=lambda: pytest.fail("the test began"))
+    monkeypatch.setitem(sys.modules, "refattn.verify.coins", begun)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"c\.xyz: the name must end in an image format, as claim\.png; there are"):
+        command.main("coins", png=tmp_path / "c.xyz", json=tmp_path / "c.json")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BackendUnavailable, match="pictures need matplotlib"):
+        command.main("coins", png=tmp_path / "c.png", fresh=True)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_name_has_its_part_of_the_documentation() -> None:
     lines = (ROOT / "docs" / "verify.md").read_text(encoding="utf-8").splitlines()
     assert sorted(line for line in lines if line.startswith("## ")) == sorted(f"## `{name}`" for name in verify.claims())
