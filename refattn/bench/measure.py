@@ -20,15 +20,20 @@ class Timing(NamedTuple):
     calls: int
 
 
-def interleaved(functions: dict[str, Run], repeats: int) -> dict[str, Timing]:
+def interleaved(functions: dict[str, Run], repeats: int, limit: float | None = None, warm: bool = True) -> dict[str, Timing]:
     """Every function once to warm up, then `repeats` rounds in which each is called once, starting with another each time.
 
-    Processor time of the whole process: a function that uses two threads is charged for both.
+    Processor time of the whole process: a function that uses two threads is charged for both. limit: after the first round
+    only as many as fit into so many seconds of processor time, if the next one takes as long as those before. warm=False:
+    no function is called before the first round.
     """
-    for run in functions.values():
+    for run in functions.values() if warm else ():
         run()
     names, taken = list(functions), {name: list[float]() for name in functions}
     for i in range(repeats):
+        spent = sum(map(sum, taken.values()))
+        if i and limit is not None and spent * (i + 1) > limit * i:
+            break
         for name in names[i % len(names):] + names[:i % len(names)]:
             settle()
             start = time.process_time()

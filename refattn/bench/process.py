@@ -1,7 +1,4 @@
-"""What only a fresh process shows: processor time of the import and of the first call, the peak of memory, two threads.
-
-The peak is that of the memory map, which starts anew with the process; ru_maxrss does not: it is inherited from the parent.
-"""
+"""What only a fresh process shows: processor time of the import and of the first call, the peak of memory, two threads."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ import sys
 import tempfile
 from typing import Any
 
-from refattn.bench.subject import Target
+from refattn.bench.memory import extra
+from refattn.bench.room import Room
+from refattn.bench.subject import BOTH, NUMBA, Target
 
 _IMPORT = """
 import json, time
@@ -30,23 +29,6 @@ start = time.process_time()
 _, saved = p.scheme.forward(*p.inputs)
 p.scheme.vjp(saved, p.do)
 print(json.dumps(time.process_time() - start))
-"""
-_MEMORY = """
-import json, sys
-from refattn import set_threads
-from refattn.bench.subjects import SUBJECTS
-set_threads(1)
-def kibibytes(name):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(name))
-def run(n):
-    p = SUBJECTS["NAME"].problem(n, "float32")
-    before = kibibytes("VmRSS")
-    _, saved = p.scheme.forward(*p.inputs)
-    grads = p.scheme.vjp(saved, p.do)
-    return (kibibytes("VmHWM") - before) * 1024 / p.inputs[0].nbytes
-run(LENGTH // 16)
-print(json.dumps(run(LENGTH)))
 """
 _THREADS = """
 import json, statistics, time
@@ -94,9 +76,8 @@ def first(subject: str) -> tuple[float, float]:
 def peak(subject: str, n: int) -> float | None:
     """The extra memory of a forward and backward of a subject in a fresh process, in units of its first input; None where
     this machine can't tell."""
-    if not os.path.exists("/proc/self/status"):
-        return None
-    return _python(_MEMORY.replace("NAME", subject).replace("LENGTH", str(n)))
+    found = extra(Room(subject, "float32", n, [NUMBA], 1), BOTH)
+    return None if found is None else found.bytes / found.unit
 
 
 def _python(code: str, **variables: str) -> float:

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from refattn.bench.measure import interleaved
-from refattn.bench.subject import BOTH, FORWARD, compiled
+from refattn.bench.measure import Run, interleaved
+from refattn.bench.subject import BOTH, FORWARD, Problem, compiled
 from refattn.bench.subjects import SUBJECTS
 from refattn.threads import get_threads, set_threads, warmup
 
@@ -29,43 +29,66 @@ class Room(NamedTuple):
     n: int
     who: Sequence[str]
     repeats: int
+    limit: float | None = None
 
 
-def rooms(subject: str, dtype: str, n: int, who: Sequence[str], repeats: int) -> list[Room]:
+def rooms(subject: str, dtype: str, n: int, who: Sequence[str], repeats: int, limit: float | None = None) -> list[Room]:
     """Everybody together, then those who want to be alone, each beside the yardsticks that take part."""
     s = SUBJECTS[subject]
     alone = [name for name in who if s.contenders[name].alone]
     beside = [name for name in who if name in (*s.yardsticks, s.rate) and name not in alone]
     together = [name for name in who if name not in alone]
-    found = [Room(subject, dtype, n, together, repeats)] if together else []
-    return found + [Room(subject, dtype, n, [name, *beside], repeats) for name in alone]
+    found = [Room(subject, dtype, n, together, repeats, limit)] if together else []
+    return found + [Room(subject, dtype, n, [name, *beside], repeats, limit) for name in alone]
 
 
 def measured(room: Room) -> list[dict[str, Any]]:
     """What a fresh process measures: a row for each contender and kind of work."""
-    command = [sys.executable, "-c", "from refattn.bench.room import main; main()"]
-    done = subprocess.run(command, input=json.dumps(room), capture_output=True, text=True)
+    rows: list[dict[str, Any]] = fresh("room", room)
+    return rows
+
+
+def fresh(module: str, room: Room, *more: str, **variables: str) -> Any:
+    """What ``refattn.bench.<module>.main`` prints in a process of its own, where it reads the room, and more.
+
+    Raises
+    ------
+    RuntimeError
+        If the process fails, with the end of what it says.
+    """
+    command = [sys.executable, "-c", f"from refattn.bench.{module} import main; main()", *more]
+    mine = {**os.environ, **variables}
+    done = subprocess.run(command, input=json.dumps(room), env=mine, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{', '.join(room.who)} on {room.subject} {room.dtype} n={room.n} ended with {done.returncode}:\n"
                            + "\n".join(done.stderr.splitlines()[-15:]))
-    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return rows
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def rows_of(room: Room) -> list[dict[str, Any]]:
     """The same in this process."""
     subject = SUBJECTS[room.subject]
-    p = subject.problem(room.n, room.dtype)
-    made = {name: pair for name in room.who if (pair := subject.contenders[name].make(p)) is not None}
-    work = {FORWARD: {name: pair[0] for name, pair in made.items()},
-            BOTH: {name: pair[1] for name, pair in made.items() if pair[1] is not None}}
-    out = []
-    for kind, functions in work.items():
-        for name, t in interleaved(functions, room.repeats).items():
+    short = 0 < subject.warm < room.n
+    if short:
+        for functions in _work(subject.problem(subject.warm, room.dtype), room).values():
+            for run in functions.values():
+                run()
+    p, out = subject.problem(room.n, room.dtype), []
+    for kind, functions in _work(p, room).items():
+        for name, t in interleaved(functions, room.repeats, room.limit, warm=not short).items():
             out.append({"scheme": room.subject, "dtype": room.dtype, "n": room.n, "work": kind, "who": name,
                         "ms": t.median * 1e3, "low": t.low * 1e3, "high": t.high * 1e3, "calls": t.calls,
                         "gflops": subject.work(p, kind, name) / t.median / 1e9})
     return out
+
+
+def _work(p: Problem, room: Room) -> dict[str, dict[str, Run]]:
+    """The functions of everybody in the room who can, by the kind of work and by name."""
+    contenders = SUBJECTS[room.subject].contenders
+    made = {name: pair for name in room.who if (pair := contenders[name].make(p)) is not None}
+    found = {FORWARD: {name: pair[0] for name, pair in made.items()},
+             BOTH: {name: pair[1] for name, pair in made.items() if pair[1] is not None}}
+    return {kind: functions for kind, functions in found.items() if functions}
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from importlib import import_module, metadata
 from typing import Any
 
 from refattn.bench.measure import busy
+from refattn.bench.memory import extra
 from refattn.bench.process import FIRST, PROCESS, first, peak, process
 from refattn.bench.room import Room, measured, rooms
 from refattn.bench.subject import Subject, Target, compiled, installed
-from refattn.bench.subjects import SUBJECTS
+from refattn.bench.subjects import HELD, SUBJECTS
 from refattn.threads import warmup
 
 DTYPES = ("float32", "float64")
@@ -20,12 +21,14 @@ Say = Callable[[str], None]
 Row = dict[str, Any]
 
 
-def bench(subjects: Sequence[str] = tuple(SUBJECTS), dtypes: Sequence[str] = DTYPES, lengths: Sequence[int] | None = None,
-          who: Sequence[str] | None = None, repeats: int = 15, processes: bool = True, say: Say = lambda _: None
-          ) -> dict[str, Any]:
+def bench(subjects: Sequence[str] = HELD, dtypes: Sequence[str] = DTYPES, lengths: Sequence[int] | None = None,
+          who: Sequence[str] | None = None, repeats: int = 15, processes: bool = True, say: Say = lambda _: None,
+          memory: bool | None = None, limit: float | None = None) -> dict[str, Any]:
     """Everything measured, as JSON has it: machine, rows, whole processes, and why nothing can be concluded, if so.
 
     dtypes: of these, the ones that a subject has. lengths: None for each subject's own. who: None for everyone installed.
+    memory: whether subjects that say so have the extra memory of everyone measured; None: if `processes`. limit: seconds of
+    processor time at one problem, into which fewer rounds than `repeats` may fit, but always one.
     """
     noisy, rows, absent = busy(), list[Row](), set[str]()
     for name in subjects:
@@ -35,9 +38,11 @@ def bench(subjects: Sequence[str] = tuple(SUBJECTS), dtypes: Sequence[str] = DTY
         absent |= {*asked} - {*there}
         for dtype in [x for x in dtypes if x in subject.dtypes]:
             for n in subject.lengths if lengths is None else lengths:
-                for room in rooms(name, dtype, n, there, repeats):
+                for room in rooms(name, dtype, n, there, repeats, limit):
                     say(f"{name} {dtype} n={n}: {', '.join(room.who)}")
-                    rows += _compared(room, subject, measured(room))
+                    found = _compared(room, subject, measured(room))
+                    weighs = subject.memory and (processes if memory is None else memory)
+                    rows += _weighed(room, subject, found, say) if weighs else found
     say("whole processes" if processes else "done")
     return {
         "machine": machine(),
@@ -62,6 +67,21 @@ def _compared(room: Room, subject: Subject, rows: list[Row]) -> list[Row]:
         found.append(row | {"ratios": ratios, "targets": targets})
     alone = [name for name in room.who if subject.contenders[name].alone]
     return [row for row in found if not alone or row["who"] in alone]
+
+
+def _weighed(room: Room, subject: Subject, rows: list[Row], say: Say) -> list[Row]:
+    """The rows with their extra memory in bytes, None where the machine can't tell, and its ratios to the yardsticks'."""
+    found = {}
+    for row in rows:
+        say(f"{room.subject} {room.dtype} n={room.n}: memory of {row['who']}, {row['work']}")
+        taken = extra(room._replace(who=[row["who"]]), row["work"])
+        found[row["work"], row["who"]] = None if taken is None else taken.bytes
+    out = []
+    for row in rows:
+        mine = found[row["work"], row["who"]]
+        theirs = {y: found.get((row["work"], y)) for y in subject.yardsticks}
+        out.append(row | {"extra": mine, "extra ratios": {y: mine / x for y, x in theirs.items() if x and mine is not None}})
+    return out
 
 
 def _held(against: str, ratio: float, target: Target) -> Row:

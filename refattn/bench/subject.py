@@ -70,7 +70,8 @@ class Subject:
     the kind of work and by who does it (a yardstick of products does others than the scheme). yardsticks: contenders to
     whose processor time every other is a ratio; rate: the one to whose operations a second every other is a share.
     peak: by length, what must hold of the extra memory of forward and backward, in units of the first input. family: its
-    kernels are compiled for it first, which is timed.
+    kernels are compiled for it first, which is timed. memory: whether everyone's extra memory is measured beside time.
+    warm: the length of a shorter problem on which everyone is warmed up, where calls are long; 0: on the problem itself.
     """
 
     name: str
@@ -85,6 +86,8 @@ class Subject:
     targets: Mapping[Key, Target] = field(default_factory=dict)
     peak: Mapping[int, Target] = field(default_factory=dict)
     family: bool = False
+    memory: bool = False
+    warm: int = 0
 
     def target(self, ours: str, theirs: str, dtype: str, work: str, n: int) -> Target | None:
         """What must hold of this ratio; None if nothing must."""

@@ -18,6 +18,7 @@ from refattn.layers.stack import Stack
 from refattn.schemes.dense import Dense
 from refattn.schemes.linformer import Linformer
 from refattn.schemes.lsh import LSH
+from refattn.shapes import product
 from refattn.verify.claim import Claim, Curve, Picture
 
 SLOTS = (128, 256, 512, 1024, 2048)
@@ -49,7 +50,7 @@ class Cell(NamedTuple):
     """How many times as much dense attention takes as Linformer, at n tokens and k slots, as the paper measured and counted.
 
     attention: multiply-adds of the core; layer: of a whole layer; peak: elements alive in the core's forward, its inputs
-    among them, scores of all heads at once.
+    among them, scores of all heads at once; layer_peak: those in the layer's forward beyond its inputs and parameters.
     """
 
     n: int
@@ -57,6 +58,7 @@ class Cell(NamedTuple):
     attention: Fraction
     layer: Fraction
     peak: Fraction
+    layer_peak: Fraction
     time: float
     memory: float
 
@@ -68,13 +70,22 @@ def table(lengths: tuple[int, ...] = tuple(TIME)) -> tuple[Cell, ...]:
         dense = counted(n, None)
         for k, time, memory in zip(SLOTS, TIME[n], MEMORY[n], strict=False):
             few = counted(n, k)
-            attention, layer, peak = (Fraction(a, b) for a, b in zip(dense, few, strict=True))
-            found.append(Cell(n, k, attention, layer, peak, time, memory))
+            attention, layer, peak, layer_peak = (Fraction(a, b) for a, b in zip(dense, few, strict=True))
+            found.append(Cell(n, k, attention, layer, peak, layer_peak, time, memory))
     return tuple(found)
 
 
-def counted(n: int, k: int | None) -> tuple[int, int, int]:
-    """Multiply-adds of attention and of a layer, and elements alive in attention, for k slots, or dense."""
+class Counts(NamedTuple):
+    """What the ratios of a cell are of."""
+
+    attention: int
+    layer: int
+    peak: int
+    layer_peak: int
+
+
+def counted(n: int, k: int | None) -> Counts:
+    """Multiply-adds and elements alive, of attention and of a layer, for k slots, or dense."""
     x = (1, HEADS, n, D // HEADS)
     scheme, given = (Dense(), Dense.Inputs(x, x, x)) if k is None else (Linformer(), Linformer.Inputs(x, x, x, E=(k, n)))
     block = Block(Attention(scheme, HEADS), FeedForward("gelu"))
@@ -82,13 +93,19 @@ def counted(n: int, k: int | None) -> tuple[int, int, int]:
     if k is not None:
         learned = Linformer.Inputs(None, None, None, E=(k, n))
         params = params._replace(attention=params.attention._replace(scheme=learned))
-    layer = block.cost(block.Inputs((1, n, D), params)).forward.macs
+    whole = block.Inputs((1, n, D), params)
+    peak = _peak(scheme, given) + sum(product(shape) for shape in tree.leaves(given))
+    return Counts(scheme.cost(given, None).forward.macs, block.cost(whole).forward.macs, peak, _peak(block, whole))
+
+
+def _peak(f: Any, shapes: Any) -> int:
+    """Elements alive in a forward of all queries at once, its inputs not counted."""
     reading: Any = load("counting")
     with using(reading):
-        arrays = reading.shaped(given)
+        arrays = reading.shaped(shapes)
         with reading.counted() as tally:
-            scheme.forward(*arrays, block=None)
-    return scheme.cost(given, None).forward.macs, layer, tally.peak + sum(a.size for a in tree.leaves(arrays))
+            f.forward(*arrays, block=None)
+    return int(tally.peak)
 
 
 def _claim(name: str, statement: str, source: str, bound: object, measured: object, holds: bool, trials: int = 1,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from layout import ROOT
-from refattn.bench import bench, process, run
+from refattn.bench import bench, measure, process, run
 from refattn.bench.measure import interleaved
 from refattn.bench.room import measured, rooms, rows_of
 from refattn.bench.subject import BOTH, FORWARD, Subject, Target, installed
-from refattn.bench.subjects import SUBJECTS
+from refattn.bench.subjects import HELD, SUBJECTS
 from refattn.bench.table import missed, table
 from refattn.cli import main
 
@@ -43,7 +43,7 @@ def test_the_report_has_every_subject_dtype_length_work_and_contender(quiet: Non
     assert found["machine"]["processor"] in text
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", HELD)
 def test_ours_compute_the_same(name: str) -> None:
     subject = SUBJECTS[name]
     p = subject.problem(192, subject.dtypes[-1])
@@ -120,6 +120,29 @@ def test_functions_are_called_in_turn_each_as_often() -> None:
     assert [t.calls for t in timings.values()] == [4, 4, 4]
 
 
+@pytest.mark.parametrize(("limit", "warm", "called"), [
+    (None, True, "ab" + "ab" "ba" "ab" "ba"), (None, False, "ab" "ba" "ab" "ba"),
+    (6.0, False, "ab" "ba" "ab"), (5.9, False, "ab" "ba"), (0.1, True, "ab" + "ab"),
+])  # fmt: skip
+def test_rounds_end_when_no_more_fit_into_the_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, warm: bool, called: str
+) -> None:
+    """Every call takes one second of this clock."""
+    calls: list[str] = []
+    monkeypatch.setattr(measure, "settle", lambda: None)
+    monkeypatch.setattr(measure.time, "process_time", lambda: float(len(calls)))
+    timings = interleaved({name: lambda name=name: calls.append(name) for name in "ab"}, 4, limit, warm)  # type: ignore[misc]
+    assert "".join(calls) == called
+    assert {t.calls for t in timings.values()} == {len(called) // 2 - warm}
+    assert {t.median for t in timings.values()} == {1.0}
+
+
+def test_work_that_nobody_in_the_room_does_is_left_out() -> None:
+    room = rooms("dense", "float32", 64, ["numba"], 1)[0]
+    assert [row["work"] for row in rows_of(room)] == [FORWARD, BOTH]
+    assert [row["work"] for row in rows_of(room._replace(subject="linformer-layer", who=["dense", "k=128"]))] == [FORWARD]
+
+
 @pytest.mark.parametrize(("target", "ratio", "met"), [
     (Target(1.0, 0.8), 1.09, True), (Target(1.0, 0.8), 1.11, False),
     (Target(0.65, 0.8, upper=False), 0.60, True), (Target(0.65, 0.8, upper=False), 0.58, False),
@@ -151,7 +174,7 @@ def test_what_is_missed_is_said_and_a_busy_machine_concludes_nothing(
 @pytest.mark.parametrize(("words", "said"), [
     (["--n", "63"], "lengths from 64 on"), (["--n", "many"], "'many' is no size"), (["--repeats", "0"], "one call"),
     (["--scheme", "nothing"], "'nothing' among dense"), (["--dtype", "float16"], "among float32, float64"),
-    (["--with", "me"], "among numba, generic"),
+    (["--with", "me"], "among numba, generic"), (["--limit", "0"], "'0' is no time"),
 ])  # fmt: skip
 def test_what_can_not_be_done_is_one_message(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
@@ -190,18 +213,6 @@ def test_a_layer_of_others_has_the_same_gradients(name: str, who: str) -> None:
     (_, ours), (_, other) = mine(), theirs()
     for a, b in zip(ours, other, strict=True):
         np.testing.assert_allclose(a, np.asarray(b), rtol=1e-9, atol=1e-10)
-
-
-def test_the_table_of_linformer_has_a_row_for_each_number_of_slots() -> None:
-    command = [sys.executable, "benchmarks/linformer_table.py", "--lengths", "512,1024", "--counts"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split(" | ") for line in done.stdout.splitlines()[2:]]
-    assert [row[:4] for row in rows[:2]] == [["| 512", "128", "2.0", "1.05"], ["| 512", "256", "1.0", "1.00"]]
-    assert len(rows) == 5
-    done = subprocess.run([*command, "--lengths", "512,500"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--lengths: table 3 has no n = 500, but 512, 1024, 2048" in done.stderr
 
 
 @pytest.mark.parametrize("options", [

@@ -67,9 +67,9 @@ CHECK = ["check", "k.py:f", "--scheme", "Dense()"]
     (["vectors", "export", __file__], "can't be made a folder for the vectors: File exists"),
     (["verify", "growth", "--json", "/nowhere/x.json"], "refattn: --json /nowhere/x.json: there is no folder /nowhere"),
     (["verify", "growth", "--png", "/nowhere/x.png"], "refattn: --png /nowhere/x.png: there is no folder /nowhere"),
-    (["verify", "growth", "--png", "x.xyz"], "refattn: x.xyz: the name must end in an image format, as claim.png; there are"),
-    (["verify", "growth", "--png", "x"], "refattn: x: the name must end in an image format, as claim.png; there are"),
-    (["show", "Dense()", "--png", "x.xyz"], "refattn: x.xyz: the name must end in an image format, as picture.png; there are"),
+    (["verify", "growth", "--png", "x.xyz"], "refattn: x.xyz: the name must end in an image format, as claim.png"),
+    (["verify", "growth", "--png", "x"], "refattn: x: the name must end in an image format, as claim.png"),
+    (["show", "Dense()", "--png", "x.xyz"], "refattn: x.xyz: the name must end in an image format, as picture.png"),
     (["bench", "--json", "/nowhere/x.json"], "refattn: --json /nowhere/x.json: there is no folder /nowhere"),
 ])  # fmt: skip
 def test_a_command_refuses_before_it_begins(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

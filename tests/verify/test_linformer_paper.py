@@ -24,6 +24,16 @@ def test_a_cell_by_hand() -> None:
     assert 3.0 < cell.peak < 3.5
 
 
+def test_the_peak_of_a_layer_by_hand() -> None:
+    """Dense: three arrays of n² for each of 12 heads, beside N(x), q, k, v. Few slots: four arrays of 3072 columns in the
+    feed-forward part, beside eight of 768. Statistics of rows come on top."""
+    for n in (4096, 65536):
+        dense, few = (paper.counted(n, k).layer_peak for k in (None, 128))
+        assert 0 <= dense - (3 * 12 * n * n + 4 * 768 * n) < 50 * n
+        assert 0 <= few - (4 * 3072 + 8 * 768) * n < 50 * n
+        assert paper.table((n,))[0].layer_peak == Fraction(dense, few)
+
+
 @pytest.mark.parametrize("table", [paper.TIME, paper.MEMORY])
 def test_figures_fall_with_slots_and_do_not_fall_with_tokens(table: dict[int, tuple[float, ...]]) -> None:
     """Those of table 3 do; a figure that is copied wrong seldom would."""
