@@ -66,7 +66,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
     items["attend_counts_vjp"] = by_item.attend_counts_vjp
     mine = {"attend": attend, "attend_vjp": attend_vjp, "attend_rows": attend_rows, "attend_rows_vjp": attend_rows_vjp}
     of_lists = {**rows.kernels(), **buckets.kernels(), **slots.kernels()}
-    return {**WORDS, **of_lists, "prefix_mix": mixer.prefix_mix, **items, **mine}
+    return {**WORDS, **of_lists, **mixer.kernels(), **items, **mine}
 
 
 def _warmup() -> None:

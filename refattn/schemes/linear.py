@@ -23,6 +23,7 @@ from refattn.errors import OptionError, ShapeError
 from refattn.features.base import Feature
 from refattn.features.elu import Elu
 from refattn.features.identity import Identity
+from refattn.kernels import kernel
 from refattn.ops import visibility
 from refattn.ops.heads import HeadMap, check_heads, head_map
 from refattn.ops.key_sums import (
@@ -164,8 +165,7 @@ class Linear:
     @core
     def forward(self, inputs: Inputs, *, block: int | None) -> Saved:
         """Saved with o and z: keys are summed up first; causal, by triangles of `block` tokens and a state between them."""
-        t = self._read(inputs)
-        return Linear.Saved(inputs, *self._normalised(t, key_sums(t.order, t.fq, t.fk, t.v, _chunk(block))))
+        return Linear.Saved(inputs, *attend_features(*inputs, scheme=self, block=block))
 
     @core
     def vjp(self, saved: Saved, do: Array, *, block: int | None) -> Inputs:
@@ -175,23 +175,10 @@ class Linear:
             du_i = (do_i, −do_i·o_i) / z_i  (without normalise: do_i)    dφ(q), dφ(k), d(v, 1): ``key_sums_vjp`` of scale du
         eps_at="keys" adds −ε scale do_i·o_i / z_i to every feature of dφ(q_i). Then dq = φ'(q)ᵀ dφ(q), dk likewise.
         """
-        inputs = saved.inputs
-        t, xp = self._read(inputs), of(do).xp
         if (saved.z is None) == self.normalise:
             raise OptionError(f"saved.z is {'missing' if saved.z is None else 'there'}, and normalise={self.normalise}: the "
                               "backward takes what this configuration's forward returned")
-        if self.normalise:
-            du, dz = normalised_vjp(saved.o, saved.z[..., None], do, t.blind)  # type: ignore[index]
-        else:
-            du, dz = do if t.blind is None else xp.where(t.blind, 0.0, do), None
-        du = t.heads.split(du if self.scale == 1.0 else du * self._scale(inputs.q))
-        dfq, dfk, dv = key_sums_vjp(t.order, t.heads, t.fq, t.fk, t.v, du, _chunk(block))
-        if self.eps and self.eps_at == "keys":
-            dfq = dfq + dz * (self.eps * self._scale(inputs.q))
-        dv = dv[..., :-1] * 1.0 if self.normalise else dv  # memory of its own, without the column of ones
-        dq = self.feature.vjp(t.q, t.heads.join(t.fq), dfq)
-        dk = self.feature.vjp(t.k, t.phi_k, only(t.valid, dfk))
-        return Linear.Inputs(dq if t.blind is None else xp.where(t.blind, 0.0, dq), dk, only(t.valid, dv))
+        return Linear.Inputs(*attend_features_vjp(*saved.inputs, saved.o, saved.z, do, scheme=self, block=block))
 
     def start(self, *like: Any, **named: Any) -> State:
         """The state before the first token of a stream of items, heads and widths like those of these inputs.
@@ -255,6 +242,11 @@ class Linear:
             _peak(self, shapes, at, block),
         )
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is the product alone: without a map and a normaliser nothing stands between inputs and results."""
+        return not self.normalise and isinstance(self.feature, Identity)
+
     def _scale(self, q: Array) -> Any:
         d = q.shape[-1]
         return self.scale if self.scale is not None else inverse_root(q, d) if d else 1.0
@@ -299,6 +291,33 @@ class _Tokens(NamedTuple):
     v: Array  # (..., H_kv, 1, m, E)
     valid: Array | None  # (..., 1, m, 1)
     blind: Array | None  # (..., 1, n, 1) or (n, 1)
+
+
+@kernel("attend_features")
+def attend_features(q: Array, k: Array, v: Array, key_valid: Array | None, *, scheme: Linear, block: int | None
+                    ) -> tuple[Array, Array | None]:
+    """o and z of the heads that are given, as ``Linear.forward`` returns them."""
+    t = scheme._read(Linear.Inputs(q, k, v, key_valid))
+    return scheme._normalised(t, key_sums(t.order, t.fq, t.fk, t.v, _chunk(block)))
+
+
+@kernel("attend_features_vjp")
+def attend_features_vjp(q: Array, k: Array, v: Array, key_valid: Array | None, o: Array, z: Array | None, do: Array, *,
+                        scheme: Linear, block: int | None) -> tuple[Array, Array, Array]:
+    """dq, dk and dv; ``Linear.vjp`` has the equations."""
+    t, xp = scheme._read(Linear.Inputs(q, k, v, key_valid)), of(do).xp
+    if z is not None:
+        du, dz = normalised_vjp(o, z[..., None], do, t.blind)
+    else:
+        du, dz = do if t.blind is None else xp.where(t.blind, 0.0, do), None
+    du = t.heads.split(du if scheme.scale == 1.0 else du * scheme._scale(q))
+    dfq, dfk, dv = key_sums_vjp(t.order, t.heads, t.fq, t.fk, t.v, du, _chunk(block))
+    if scheme.eps and scheme.eps_at == "keys":
+        dfq = dfq + dz * (scheme.eps * scheme._scale(q))
+    dv = dv[..., :-1] * 1.0 if scheme.normalise else dv  # memory of its own, without the column of ones
+    dq = scheme.feature.vjp(t.q, t.heads.join(t.fq), dfq)
+    dk = scheme.feature.vjp(t.k, t.phi_k, only(t.valid, dfk))
+    return dq if t.blind is None else xp.where(t.blind, 0.0, dq), dk, only(t.valid, dv)
 
 
 def _chunk(block: int | None) -> int | None:

@@ -1,9 +1,11 @@
-"""The kernel of prefix_mix beside the generic text: chunks, dtypes, strides, shared heads, workers, NaN."""
+"""The kernel of prefix_mix beside the generic text: chunks, dtypes, strides, shared heads, workers, NaN; runs of heads."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 
 import refattn
 from laws.bounds import distance, ratio
-from refattn import Linear, load, set_threads
+from laws.stand_in import computing_in
+from refattn import Identity, Linear, load, set_threads
 from refattn.backends.linear_engine import Mixer
 from refattn.kernels import text
 from refattn.precision import PRESETS
@@ -135,3 +138,56 @@ def test_a_second_process_reads_the_kernel_from_the_cache(tmp_path):
         kept.append({file.name: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ic]")})
     assert kept[0] == kept[1]
     assert any("numba_linear.mix" in name for name in kept[0])
+
+
+RUNS = [  # query heads, key heads, elements at a time, key heads of each run of an item
+    (4, 4, 1, [1, 1, 1, 1]), (4, 4, 1600, [2, 2]), (6, 3, 1600, [1, 1, 1]), (6, 3, 3200, [2, 1]), (4, 4, 3200, [4]),
+    (4, 1, 3200, [1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("many", "few", "elements", "sizes"), RUNS)
+@pytest.mark.parametrize("heads", ["grouped", "tiled"])
+def test_how_many_heads_are_taken_at_a_time_does_not_matter(many, few, elements, sizes, heads):
+    q, k, v, do = (G.normal(size=(4, 100, h, 8)).swapaxes(1, 2) for h in (many, few, few, many))
+    valid, scheme, found = G.random((4, 100)) < 0.7, Linear(causal=True, eps=0.5, heads=heads), []
+    for mixer in (Mixer(elements=10**9), Mixer(elements=elements)):
+        with computing_in(replace(load("numpy"), kernels=mixer.kernels())):
+            _, saved = scheme.forward(q, k, v, valid)
+            found.append((saved.o, saved.z, *scheme.vjp(saved, do)[:3]))
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11)
+    runs = Mixer(elements=elements)._runs(q, k, scheme)
+    if heads == "grouped" or many == few:
+        assert [at.k[-1].stop - at.k[-1].start for at in runs] == sizes * 4
+    else:
+        assert len(runs) == 4 * few
+
+
+def test_what_is_too_little_for_runs_of_heads():
+    q, k = (np.zeros((2, 4, 8, 8)) for _ in range(2))
+    assert len(Mixer(elements=64)._runs(q, k, Linear())) == 8
+    assert Mixer(elements=64)._runs(q, k, Linear(normalise=False, feature=Identity())) == [], "nothing to save"
+    assert Mixer(elements=129)._runs(q, k, Linear()) == [], "four runs could not be had"
+    assert Mixer(elements=64)._runs(q, k[:, :0], Linear()) == []
+    assert Mixer(elements=1)._runs(q[0, 0], k[0, 0], Linear()) == [], "one head"
+    assert Mixer(elements=1)._runs(q[:1], k[:1, :1], Linear()) == [], "all heads read one"
+    assert Mixer(elements=8000)._runs(*(np.zeros((500, 1, 8, 8)) for _ in range(2)), Linear()) == [], "many short items"
+
+
+def test_features_of_all_heads_are_never_beside_each_other():
+    """o is one input, gradients are three; NumPy tells tracemalloc what it allocates."""
+    scheme, (q, k, v, do) = Linear(causal=True, eps=1e-6), G.normal(size=(4, 1, 8, 2048, 64)).astype(np.float32)
+    scheme.vjp(scheme.forward(q, k, v)[1], do)
+    set_threads(1)
+    tracemalloc.start()
+    try:
+        _, saved = scheme.forward(q, k, v)
+        forward = tracemalloc.get_traced_memory()[1] / q.nbytes
+        scheme.vjp(saved, do)
+        both = tracemalloc.get_traced_memory()[1] / q.nbytes
+    finally:
+        tracemalloc.stop()
+        set_threads(None)
+    assert 1.0 < forward < 2.2
+    assert 4.0 < both < 5.2

@@ -26,7 +26,7 @@ ON_VALUES = {"batch", "bug_reports", "causal", "definition", "determinism", "dty
 SMALL = Engine(short=0, rows=3, keys=2, back=2, corner=2)
 FEW = RowsEngine(short=0, parts=2)
 CUT = TiledRows(SMALL, short=0, heights=(3,), entry=1e9)  # always
-MIX = Mixer(short=0, chunk=3)
+MIX = Mixer(short=0, chunk=3, elements=1)
 ALL_BUCKETS = BucketsEngine(short=0, tile=3, part=4)
 ALL_SLOTS = SlotsEngine(short=0, high=3)
 LOOPS = kernels(SMALL, pairs=0, rows=FEW, tiled=CUT, mixer=MIX, buckets=ALL_BUCKETS, slots=ALL_SLOTS)
