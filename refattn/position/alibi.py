@@ -17,7 +17,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import OptionError, ShapeError
-from refattn.position.angles import check_float, check_positions, check_whole, over_heads, places
+from refattn.position.angles import check_float, check_positions, check_sizes, check_whole, over_heads, places
 from refattn.shapes import shape_of
 
 Array = Any
@@ -34,8 +34,8 @@ def alibi_slopes(heads: int, rule: str = "nearest") -> tuple[float, ...]:
     """
     if rule not in ("nearest", "geometric"):
         raise OptionError(f"rule={rule!r}: choose 'nearest' or 'geometric'; they differ where heads is no power of 2")
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 0:
-        raise OptionError(f"heads={heads!r}: give a whole number, 0 or more")
+    check_sizes(heads=heads)
+    heads = int(heads)
     power = 1 << max(heads.bit_length() - 1, 0)
     if rule == "geometric" or heads == power or heads == 0:
         return _geometric(heads)
@@ -63,6 +63,7 @@ class Alibi:
 
     def definition(self, slopes: Array, n: int, m: int) -> Array:
         """b entry by entry."""
+        self._check(slopes, n, m)
         xp = of(slopes).xp
         steps: dict[str, Callable[[int, int], int]] = {
             "distance": lambda i, j: -abs(i + self.offset - j),
@@ -92,9 +93,7 @@ class Alibi:
 
     def _steps(self, slopes: Array, n: int, m: int, q_positions: Array | None, k_positions: Array | None) -> Array:
         """∂b / ∂slope, (n, m) or (1, m), or with leading axes and one for the heads."""
-        check_float("slopes", slopes)
-        if slopes.ndim != 1:
-            raise ShapeError(f"slopes has shape {shape_of(slopes)}; give one slope for each head, (H,)")
+        self._check(slopes, n, m)
         for name, given, size in (("q_positions", q_positions, n), ("k_positions", k_positions, m)):
             check_positions(name, given, size, shape_of(given)[:-1] if given is not None else (),
                             self.offset if name == "q_positions" else 0)
@@ -106,3 +105,9 @@ class Alibi:
             steps = (j - (m - 1) if self.form == "last_key" else j)[..., None, :]
         steps = xp.broadcast_to(steps, (*steps.shape[:-2], n, m))
         return over_heads(xp.astype(steps, slopes.dtype), 2)
+
+    def _check(self, slopes: Array, n: int, m: int) -> None:
+        check_sizes(n=n, m=m)
+        check_float("slopes", slopes)
+        if slopes.ndim != 1:
+            raise ShapeError(f"slopes has shape {shape_of(slopes)}; give one slope for each head, (H,)")

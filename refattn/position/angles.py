@@ -10,12 +10,13 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-from refattn.backend import of
+from refattn.backend import check_array, of
 from refattn.errors import DtypeError, OptionError, ShapeError
 from refattn.shapes import Shape, broadcasts, shape_of
 
 Array = Any
 PAIRS = ("halves", "neighbours")
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 
 
 def frequencies(half: int, base: float, like: Array) -> Array:
@@ -34,8 +35,11 @@ def turns(positions: Array, half: int, base: float, like: Array) -> tuple[Array,
 
 
 def places(given: Array | None, n: int, offset: int, like: Array) -> Array:
-    """The positions that were given, else offset … offset + n − 1."""
-    return of(like).lift(range(offset, offset + n), like) if given is None else given
+    """The positions that were given, else offset … offset + n − 1; in a dtype that has their differences."""
+    b = of(like)
+    if given is None:
+        return b.lift(range(offset, offset + n), like)
+    return b.xp.astype(given, b.xp.int64) if _dtype(given) in ("int8", "int16", *UNSIGNED) else given
 
 
 def over_heads(x: Array, axes: int) -> Array:
@@ -43,10 +47,16 @@ def over_heads(x: Array, axes: int) -> Array:
     return x if x.ndim <= axes else of(x).xp.expand_dims(x, axis=-axes - 1)
 
 
-def check_positions(name: str, given: Any, n: int, lead: Shape, offset: int) -> None:
-    """Refuse positions (..., n) that do not belong to items with these leading axes, or that an offset contradicts."""
+def check_positions(name: str, given: Any, n: int, lead: Shape, offset: int, *, whole: bool = False) -> None:
+    """Refuse positions (..., n) that are no numbers, that do not belong to items with these leading axes, or that an offset
+    contradicts; whole: fractions are refused too."""
     if given is None:
         return
+    check_array(name, given)
+    dtype, kinds = _dtype(given), ("int", "uint") if whole else ("int", "uint", "float", "bfloat")
+    if not dtype.startswith(kinds):
+        raise DtypeError(f"{name} has dtype {dtype}; positions are {'whole ' if whole else ''}numbers, give an integer "
+                         f"dtype{'' if whole else ' (or a float dtype for fractions)'}")
     shape = shape_of(given)
     if not shape or shape[-1] != n:
         raise ShapeError(f"{name} has shape {shape}; its last axis must be {n}, one position for each token")
@@ -67,6 +77,14 @@ def check_whole(name: str, value: Any) -> None:
         raise OptionError(f"{name}={value!r}: give a whole number")
 
 
+def check_sizes(**sizes: Any) -> None:
+    """Refuse numbers of tokens or features that are no whole numbers, or negative."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+            told = ", ".join(f"{other}={x!r}" for other, x in sizes.items())
+            raise OptionError(f"{name}={value!r}: give a whole number, 0 or more ({told})")
+
+
 def check_base(base: float) -> None:
     """Refuse a base without a logarithm."""
     if isinstance(base, bool) or not isinstance(base, Real) or not 0.0 < base < math.inf:
@@ -75,6 +93,10 @@ def check_base(base: float) -> None:
 
 def check_float(name: str, x: Array) -> None:
     """Refuse integers and truth values where numbers are rotated, added or multiplied."""
-    dtype = str(x.dtype).rpartition(".")[2]
-    if not dtype.startswith(("float", "bfloat")):
-        raise DtypeError(f"{name} has dtype {dtype}; it must be a float dtype")
+    if not _dtype(x).startswith(("float", "bfloat")):
+        raise DtypeError(f"{name} has dtype {_dtype(x)}; it must be a float dtype")
+
+
+def _dtype(x: Array) -> str:
+    """The dtype's plain name in any library."""
+    return str(x.dtype).rpartition(".")[2]

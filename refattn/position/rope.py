@@ -64,6 +64,8 @@ class Rope:
 
     def definition(self, q: Array, k: Array, q_positions: Array | None = None, k_positions: Array | None = None) -> Array:
         """Scores y_q · y_k (..., H, n, m) from differences of positions, pair by pair; nothing is turned."""
+        for name, x, given in (("q", q, q_positions), ("k", k, k_positions)):
+            self._check(name, x, given, f"{name}_positions")
         xp, half, width = of(q, k).xp, self._half(q), 2 * self._half(q)
         i, j = places(q_positions, q.shape[-2], self.offset, q), places(k_positions, k.shape[-2], self.offset, k)
         apart = over_heads(i[..., :, None] - j[..., None, :], 2)
@@ -93,12 +95,15 @@ class Rope:
 
     def tables(self, x: Array, positions: Array | None = None) -> tuple[Array, Array]:
         """cos and sin for x (..., H, n, d) in its dtype: (n, width/2), or (..., 1, n, width/2) for positions per item."""
-        check_float("x", x)
-        if x.ndim < 2:
-            raise ShapeError(f"x has shape {shape_of(x)}, but needs the axes (..., n, d)")
-        check_positions("positions", positions, x.shape[-2], shape_of(x)[:-3], self.offset)
+        self._check("x", x, positions, "positions")
         cos, sin = turns(places(positions, x.shape[-2], self.offset, x), self._half(x), self.base, x)
         return over_heads(cos, 2), over_heads(sin, 2)
+
+    def _check(self, name: str, x: Array, positions: Array | None, told: str) -> None:
+        check_float(name, x)
+        if x.ndim < 2:
+            raise ShapeError(f"{name} has shape {shape_of(x)}, but needs the axes (..., n, d)")
+        check_positions(told, positions, x.shape[-2], shape_of(x)[:-3], self.offset)
 
     def _half(self, x: Array) -> int:
         d = x.shape[-1]

@@ -14,7 +14,16 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import ShapeError
-from refattn.position.angles import check_base, check_float, check_pairs, check_whole, frequencies, places, turns
+from refattn.position.angles import (
+    check_base,
+    check_float,
+    check_pairs,
+    check_sizes,
+    check_whole,
+    frequencies,
+    places,
+    turns,
+)
 from refattn.position.rope import rotate, split
 from refattn.shapes import shape_of
 
@@ -39,6 +48,7 @@ class RotaryBias:
 
     def definition(self, a: Array, b: Array, n: int, m: int) -> Array:
         """T from differences of positions, frequency by frequency; nothing is turned."""
+        self._check(a, b, n, m)
         xp, half = of(a, b).xp, a.shape[-1] // 2
         (a1, a2), (b1, b2) = split(a, self.pairs), split(b, self.pairs)
         even, odd = a1 * b1 + a2 * b2, a1 * b2 - a2 * b1
@@ -54,8 +64,7 @@ class RotaryBias:
 
     def forward(self, a: Array, b: Array, n: int, m: int) -> Array:
         """T, in the dtype of a."""
-        if a.shape[-1:] != b.shape[-1:]:
-            raise ShapeError(f"a has shape {shape_of(a)} but b has {shape_of(b)}; their last axes are turned together")
+        self._check(a, b, n, m)
         back = of(a, b)
         left, right = self._turned(back.widen(a), n, self.offset), self._turned(back.widen(b), m, 0)
         return back.narrow(back.xp.matmul(left, back.xp.matrix_transpose(right)), a)
@@ -64,16 +73,23 @@ class RotaryBias:
         """da = Σ_i R_iᵀ Σ_j dT_ij R_j b and db = Σ_j R_jᵀ Σ_i dT_ij R_i a: turned back, then summed over positions."""
         back = of(a, b, dT)
         xp, (n, m), wide = back.xp, dT.shape[-2:], back.widen(dT)
+        self._check(a, b, n, m)
         left, right = self._turned(back.widen(a), n, self.offset), self._turned(back.widen(b), m, 0)
         da = self._back(xp.matmul(wide, right), self.offset)
         db = self._back(xp.matmul(xp.matrix_transpose(wide), left), 0)
         return back.narrow(da, a), back.narrow(db, b)
 
-    def _turned(self, a: Array, n: int, offset: int) -> Array:
-        """R_i a for all positions, (..., s) → (..., n, s)."""
-        check_float("a and b", a)
+    def _check(self, a: Array, b: Array, n: int, m: int) -> None:
+        check_sizes(n=n, m=m)
+        for name, x in (("a", a), ("b", b)):
+            check_float(name, x)
+        if a.shape[-1:] != b.shape[-1:]:
+            raise ShapeError(f"a has shape {shape_of(a)} but b has {shape_of(b)}; their last axes are turned together")
         if a.ndim < 1 or a.shape[-1] % 2:
             raise ShapeError(f"a, b have shape {shape_of(a)}; their last axis is turned in pairs and must be even")
+
+    def _turned(self, a: Array, n: int, offset: int) -> Array:
+        """R_i a for all positions, (..., s) → (..., n, s)."""
         cos, sin = turns(places(None, n, offset, a), a.shape[-1] // 2, self.base, a)
         return rotate(a[..., None, :], cos, sin, self.pairs)
 

@@ -21,6 +21,7 @@ from refattn.position.angles import (
     check_float,
     check_pairs,
     check_positions,
+    check_sizes,
     check_whole,
     frequencies,
     places,
@@ -55,6 +56,8 @@ class Sinusoid:
 
     def table(self, like: Array, width: int, n: int, positions: Array | None = None) -> Array:
         """e (..., n, width), in the dtype of `like`."""
+        check_sizes(n=n, width=width)
+        check_positions("positions", positions, n, shape_of(positions)[:-1] if positions is not None else (), self.offset)
         if width % 2:
             raise OptionError(f"width={width}: sines and cosines come in pairs, give an even width")
         cos, sin = turns(places(positions, n, self.offset, like), width // 2, self.base, like)

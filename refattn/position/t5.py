@@ -17,7 +17,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import OptionError, ShapeError
-from refattn.position.angles import check_float, check_positions, check_whole, places
+from refattn.position.angles import check_float, check_positions, check_sizes, check_whole, places
 from refattn.position.toeplitz import diagonal_sums, toeplitz
 from refattn.shapes import product, shape_of
 
@@ -74,6 +74,7 @@ class T5Bias:
 
     def definition(self, table: Array, n: int, m: int) -> Array:
         """b entry by entry, each bucket by search from |r| = 0 upwards."""
+        self._check(table, n, m)
         xp, starts = of(table).xp, [*range(self._side // 2), *self._starts()]
         rows = []
         for i in range(n):
@@ -109,15 +110,19 @@ class T5Bias:
     def _relative(self, table: Array, n: int, m: int, q_positions: Array | None, k_positions: Array | None
                   ) -> tuple[Array, bool]:
         """Differences (..., n, m), or the n + m − 1 that there are if positions are consecutive; and which of the two."""
-        check_float("table", table)
-        if table.ndim != 2 or table.shape[0] != self.buckets:
-            raise ShapeError(f"table has shape {shape_of(table)}; give one row for each of the {self.buckets} buckets, "
-                             "(buckets, H)")
+        self._check(table, n, m)
         for name, given, size in (("q_positions", q_positions, n), ("k_positions", k_positions, m)):
             check_positions(name, given, size, shape_of(given)[:-1] if given is not None else (),
-                            self.offset if name == "q_positions" else 0)
+                            self.offset if name == "q_positions" else 0, whole=True)
         if q_positions is None and k_positions is None:
             first = -self.offset - max(n - 1, 0)
             return of(table).lift(range(first, first + max(n + m - 1, 0)), table), True
         i, j = places(q_positions, n, self.offset, table), places(k_positions, m, 0, table)
         return j[..., None, :] - i[..., :, None], False
+
+    def _check(self, table: Array, n: int, m: int) -> None:
+        check_sizes(n=n, m=m)
+        check_float("table", table)
+        if table.ndim != 2 or table.shape[0] != self.buckets:
+            raise ShapeError(f"table has shape {shape_of(table)}; give one row for each of the {self.buckets} buckets, "
+                             "(buckets, H)")

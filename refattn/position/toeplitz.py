@@ -15,7 +15,7 @@ from typing import Any
 
 from refattn.backend import of
 from refattn.errors import ShapeError
-from refattn.position.angles import check_float, check_whole
+from refattn.position.angles import check_float, check_sizes, check_whole
 from refattn.shapes import shape_of
 
 Array = Any
@@ -35,6 +35,7 @@ class ToeplitzBias:
 
     def definition(self, w: Array, n: int, m: int) -> Array:
         """T entry by entry."""
+        self._first(w, n, m)
         xp, c = of(w).xp, w.shape[-1] // 2
         entries = [w[..., j - i - self.offset + c] for i in range(n) for j in range(m)]
         stacked = xp.stack(entries, axis=-1) if entries else w[..., :0]
@@ -56,6 +57,7 @@ class ToeplitzBias:
 
     def _first(self, w: Array, n: int, m: int) -> int:
         """Where the smallest difference stands in w."""
+        check_sizes(n=n, m=m)
         check_float("w", w)
         c, extra = divmod(w.shape[-1] - 1, 2) if w.ndim else (0, 1)
         first = c - self.offset - max(n - 1, 0)
@@ -68,6 +70,7 @@ class ToeplitzBias:
 
 def toeplitz(w: Array, n: int, m: int) -> Array:
     """T_ij = w_{j − i + n − 1}, (..., n + m − 1) → (..., n, m): rows of a sheet one entry too long lie one step apart."""
+    check_sizes(n=n, m=m)
     xp = of(w).xp
     lead, length = w.shape[:-1], w.shape[-1]
     if n == 0 or m == 0:

@@ -12,6 +12,7 @@ from refattn import (
     Alibi,
     Dense,
     DtypeError,
+    LibraryError,
     OptionError,
     RelativeShift,
     Rope,
@@ -272,6 +273,68 @@ REFUSED = [
     (lambda: Sinusoid("halves")(X[..., :5]), OptionError, "width=5"),
     (lambda: Sinusoid("halves")(X, None, np.arange(4)), ShapeError, "one position for each token"),
 ]  # fmt: skip
+
+S, T, W, AB = np.array([0.5, 0.25]), np.zeros((32, 2)), np.zeros(9), np.zeros(6)
+SIZED = {
+    "Alibi": lambda n, m: Alibi()(S, n, m),
+    "Alibi, key": lambda n, m: Alibi("key").definition(S, n, m),
+    "Alibi of positions": lambda n, m: Alibi()(S, n, m, q_positions=np.arange(2), k_positions=np.arange(3)),
+    "T5Bias": lambda n, m: T5Bias()(T, n, m),
+    "T5Bias.definition": lambda n, m: T5Bias().definition(T, n, m),
+    "ToeplitzBias": lambda n, m: ToeplitzBias()(W, n, m),
+    "ToeplitzBias.definition": lambda n, m: ToeplitzBias().definition(W, n, m),
+    "toeplitz": lambda n, m: toeplitz(W[:4], n, m),
+    "RotaryBias": lambda n, m: RotaryBias()(AB, AB, n, m),
+    "RotaryBias.definition": lambda n, m: RotaryBias().definition(AB, AB, n, m),
+    "Sinusoid.table": lambda n, m: Sinusoid("halves").table(X, 2 * m if isinstance(m, int) else m, n),
+}
+SIZES = [(-1, 3, "n=-1"), (2, -3, "(m=-3|width=-6)"), (2.0, 3, r"n=2\.0"), (2, "3", "(m|width)='3'"), (True, 3, "n=True")]
+PLACED = {
+    "Rope": lambda at, to: Rope("halves")(X[..., :2, :], at),
+    "Rope.vjp": lambda at, to: Rope("halves").vjp(X[..., :3, :], to),
+    "Rope.definition": lambda at, to: Rope("halves").definition(X[..., :2, :], X[..., :3, :], at, to),
+    "Sinusoid": lambda at, to: Sinusoid("halves")(X[..., :2, :], None, at),
+    "Sinusoid.table": lambda at, to: Sinusoid("halves").table(X, 6, 2, at),
+    "Alibi": lambda at, to: Alibi()(S, 2, 3, q_positions=at, k_positions=to),
+    "Alibi.vjp": lambda at, to: Alibi().vjp(S, X[:, :2, :3], k_positions=to),
+    "T5Bias": lambda at, to: T5Bias()(T, 2, 3, q_positions=at, k_positions=to),
+    "T5Bias.vjp": lambda at, to: T5Bias().vjp(T, X[:, :2, :3], q_positions=at),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+@pytest.mark.parametrize(("n", "m", "says"), SIZES)
+def test_sizes_that_are_none_are_refused(name, n, m, says):
+    assert SIZED[name](2, 3).shape[-2:] == ((2, 3) if name != "Sinusoid.table" else (2, 6))
+    assert SIZED[name](np.int64(2), 3).shape[-2] == 2
+    with pytest.raises(OptionError, match=f"{says}: give a whole number, 0 or more"):
+        SIZED[name](n, m)
+
+
+@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("dtype", [bool, complex, "M8[s]", float, "list"])
+def test_positions_that_are_no_numbers_are_refused(name, dtype):
+    """A fraction is a place too, but for T5, whose differences are counted."""
+    at, to = np.arange(2), np.arange(3)
+    PLACED[name](at, to)
+    at, to = (at.tolist(), to.tolist()) if dtype == "list" else (at.astype(dtype), to.astype(dtype))
+    if dtype is float and "T5" not in name:
+        assert np.isfinite(PLACED[name](at / 2, to / 2)).all()
+        return
+    error, says = (LibraryError, "not an array") if dtype == "list" else (DtypeError, "positions are (whole )?numbers")
+    with pytest.raises(error, match=rf"positions .*{says}"):
+        PLACED[name](at, to)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", "int8", "int32"])
+def test_differences_of_positions_of_any_integer_dtype_have_a_sign(dtype):
+    at, to, q, k = np.array([0, 100]), np.array([5, 127, 1]), G.normal(size=(2, 4)), G.normal(size=(3, 4))
+    given = [x.astype(dtype) for x in (at, to)]
+    for position, parameters in ((Alibi(), S), (T5Bias(), G.normal(size=(32, 2)))):
+        want = position(parameters, 2, 3, q_positions=at, k_positions=to)
+        np.testing.assert_array_equal(position(parameters, 2, 3, q_positions=given[0], k_positions=given[1]), want)
+    want = Rope("halves").definition(q, k, at, to)
+    np.testing.assert_array_equal(Rope("halves").definition(q, k, *given), want)
 
 
 @pytest.mark.parametrize(("call", "error", "says"), REFUSED, ids=[says for _, _, says in REFUSED])
