@@ -156,6 +156,12 @@ def hashes(scheme: LSH) -> list[Mutant]:
                patches={"hash": _other_order}),
         Mutant("L10p", "hash", "hashed in half precision or tf32: tokens and rotations rounded to 11 bits", _fine, patches=_hashed_in("float16")),
         Mutant("L10b", "hash", "hashed in bfloat16: tokens and rotations rounded to 8 bits", _fine, patches=_hashed_in("bfloat16")),
+        Mutant("L10t", "hash", "the products of a hash are rounded to half precision: columns that are close tie, and the first is taken", _fine,
+               patches=_rounded_to("float16")),
+        Mutant("L10m", "hash", "hashed in float16 throughout: tokens, rotations and their products", _fine,
+               patches={**_hashed_in("float16"), **_rounded_to("float16")}),
+        Mutant("L10x", "hash", "hashed in bfloat16 throughout: tokens, rotations and their products", _fine,
+               patches={**_hashed_in("bfloat16"), **_rounded_to("bfloat16")}),
         Mutant("L10w", "hash", "a column of the rotations is left out: two buckets too few",
                lambda c, _: rotated(c) and c.sizes["w"] > 1 and scheme.factors is None, patches=rotations(lambda turn: turn[..., :-1])),
         Mutant("L10r", "hash", "the rotations of the first round in every round", lambda c, _: rotated(c) and rounds(c),
@@ -177,6 +183,11 @@ def _fine(case: Case, dtype: str) -> bool:
 
 def _hashed_in(dtype: str) -> dict[str, Callable[..., Host]]:
     return {"hash": lambda k, usual, x, turn: usual(exact_in(x, dtype), exact_in(turn, dtype))}
+
+
+def _rounded_to(dtype: str) -> dict[str, Callable[..., Host]]:
+    """Products as a kernel stores them that accumulates in float32."""
+    return {"digit": lambda k, usual, part: usual(exact_in(part, dtype))}
 
 
 def _other_order(kernel: LSHStaged, usual: Any, x: Host, turn: Host) -> Host:

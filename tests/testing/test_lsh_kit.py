@@ -186,7 +186,7 @@ def test_the_published_mistakes_are_there_and_titles_tell_all_apart() -> None:
         assert len({m.title for m in mutants}) == len(mutants) == len(set(IDS[name]))
 
 
-USUAL = ("L1", "L2", "L3", "L3i", "L3a", "L4", "L5rounds", "L6", "L6b", "L7", "L8once", "L9", "L9n", "L10", "L10p",
+USUAL = ("L1", "L2", "L3", "L3i", "L3a", "L4", "L5rounds", "L6", "L6b", "L7", "L8once", "L9", "L9n", "L10", "L10p", "L10t",
          "L11", "L12p", "L14p", "L15", "L16", "L16s", "L17", "L22", "L26", "B1", "B3", "B4", "B5", "B8l", "B10", "B11",
          "B12c")  # fmt: skip
 
@@ -254,6 +254,25 @@ def test_check_names_kernels_made_of_mistakes(dtype: str) -> None:
         forward, vjp = kernel_with(mutant_id, CAUSAL, dtype)
         report = check(forward, CAUSAL, vjp=vjp if mutant_id[0] == "B" else None, dtype=dtype, only=FEW)
         assert (report.status(), report.names[0].mutant) == (1, mutant_id), report.names
+
+
+def half(x: Array) -> Array:
+    return x.astype(np.float16).astype(x.dtype)
+
+
+@pytest.mark.parametrize(("given", "product", "mutant_id"), [
+    (half, np.asarray, "L10p"), (np.asarray, half, "L10t"), (half, half, "L10m"),
+    (np.asarray, np.asarray, None)])  # fmt: skip
+def test_check_names_what_a_strangers_hash_rounds(given: Any, product: Any, mutant_id: str | None) -> None:
+    """Tokens and rotations, their products, or both."""
+    def forward(qk: Array, v: Array, rotations: Array) -> Any:
+        p = product(np.einsum("bhnd,hrdw->bhrnw", given(qk), given(rotations)))
+        out = lsh_kernel.attention(qk, v, buckets=np.argmax(np.concatenate([p, -p], axis=-1), axis=-1))
+        return {name: out[name] for name in ("o", "lse")}
+
+    report = check(forward, CAUSAL, only="family=normal,peaked,close hashes")
+    assert [n.mutant for n in report.names] == ([] if mutant_id is None else [mutant_id])
+    assert (report.level == Level.FAIL) == (mutant_id is not None)
 
 
 @pytest.mark.parametrize(("mutant_id", "said"), [
