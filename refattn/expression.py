@@ -4,8 +4,9 @@
     Sparse(Diet.cascade(3).at(1))                   Heads((Causal(), All())).at(0)
 
 An expression is made of constructors, named constructors (class methods), entries of a scheme's ``conventions``, literals
-(numbers, strings, True, False, None, tuples, unary minus), ``.at(k)`` for layer k of Alternate and head k of Heads, and the
-operators ``| & + ~``. Everything else is refused, with a caret under it and what could stand there instead.
+(numbers, strings, True, False, None, tuples, unary minus), ``.at(k)`` for layer k of Alternate and head k of Heads (also
+``.at(layer=k)``, ``.at(head=k)``), and the operators ``| & + ~``. Everything else is refused, with a caret under it and what
+could stand there instead.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 sign, act = _OPERATORS[type(op)]
                 return self.applied(node, sign, act, self.value(left), self.value(right))
-            case ast.Call(func=ast.Attribute(value=several, attr="at"), args=[which], keywords=[]) if not _is_name(several):
-                return self.picked(node, self.value(several), self.value(which))
+            case ast.Call(func=ast.Attribute(value=several, attr="at")) if not _is_name(several):
+                return self.picked(node, self.value(several))
             case ast.Call():
                 return self.call(node)
             case ast.Subscript():
@@ -116,14 +117,19 @@ class _Reader:
             self.refuse(node, "a minus belongs to a number")
         return -value
 
-    def picked(self, node: ast.Call, several: Any, which: Any) -> Any:
-        """The pattern of one layer of Alternate, or of one head of Heads."""
+    def picked(self, node: ast.Call, several: Any) -> Any:
+        """The pattern of one layer of Alternate, or of one head of Heads; its number may have its name before it."""
         if not isinstance(several, Alternate | Heads):
             self.refuse(node, f".at(...) picks from Alternate and Heads, not from {type(several).__name__}")
+        name = "layer" if isinstance(several, Alternate) else "head"
+        which = [*node.args, *(word.value for word in node.keywords if word.arg == name)]
+        if len(which) != 1 or len(node.args) + len(node.keywords) != 1:
+            self.refuse(node, f"{type(several).__name__}.at takes one number, .at(1) or .at({name}=1)")
+        number = self.value(which[0])
         try:
-            return several.at(which)
+            return several.at(number)
         except OptionError as error:
-            self.refuse(node.args[0], str(error))
+            self.refuse(which[0], str(error))
 
     def applied(self, node: ast.expr, sign: str, act: Callable[..., Any], *values: Any) -> Any:
         """An operator on constructed values; on literals it would mean arithmetic, which is not read here."""

@@ -129,6 +129,8 @@ def test_show_draws_patterns_as_asked_for_and_as_composed(run: Run) -> None:
         "query 0  2 ·", "      1  ■ 2", "", "Causal() + Self(): 3 of 4 pairs seen, 5 with multiplicities", "",
     ]  # fmt: skip
     assert "    =" not in run("show", "Causal()", "--n", "2")[1]
+    one, named = (run("show", f"Alternate((Causal(), Self())).at({k})", "--n", "2")[1] for k in ("3", "layer=1"))
+    assert one.split("\n")[:3] == named.split("\n")[:3] == run("show", "Self()", "--n", "2")[1].split("\n")[:3]
     assert "3  ■ ■ ■ ■ ■ ■\n" in run("show", "Causal()", "--n", "4", "--m", "6", "--align", "bottom_right")[1]
 
 
