@@ -43,7 +43,7 @@ def adam(params: Any, grads: Any, moments: Any, step: int, size: float) -> tuple
 def train(task: Any, scheme: Any, seed: int = 0, steps: int | None = None, backend: str = "numpy", dtype: str = "float32",
           every: int = 20) -> dict[str, Any]:
     """Loss by step; accuracy and loss on what is held out; for LSH accuracy by rounds of hashing, and of random buckets."""
-    b, model, start = load(backend), task.model(scheme), time.thread_time()
+    b, model, start = load(backend), task.model(scheme), time.process_time()
     steps = task.steps if steps is None else steps
 
     def moved(nest: Any) -> Any:
@@ -71,7 +71,7 @@ def train(task: Any, scheme: Any, seed: int = 0, steps: int | None = None, backe
             seen.append((step, *held_out(ROUNDS)))
     by = {name: {str(r): held_out(r, items)[0] for r in EVALUATED if hashes(model)}
           for name, items in (("rounds", 0), ("random", len(task.held_out()[0])))}
-    return {"loss": losses, "held_out": seen, "seconds": time.thread_time() - start, **by}
+    return {"loss": losses, "held_out": seen, "seconds": time.process_time() - start, **by}
 
 
 def main() -> int:
