@@ -16,6 +16,7 @@ from refattn.features.relu import Relu
 from refattn.testing.cases import Case
 from refattn.testing.mutants import TILES, Mutant, _tiled, everything, reading
 from refattn.testing.mutants_forward import lower, rounded, tiles
+from refattn.testing.mutants_linear_published import BEFORE, PUBLISHED
 from refattn.testing.staged_linear import LinearStaged
 
 Array = Any
@@ -296,5 +297,5 @@ def linear() -> tuple[Mutant, ...]:
     """The dictionary of linear attention; conventions first."""
     several = [_tiled(m, t) for m in (*CHUNKS, *BACK_CHUNKS) for t in TILES]
     shared = [m for m in everything() if m.id.partition("@")[0] in SHARED]
-    found = (*FORWARD, *shared, *several, *BACKWARD)
+    found = (*FORWARD, *PUBLISHED, *BEFORE, *shared, *several, *BACKWARD)
     return tuple(sorted(found, key=lambda m: (m.backward, math.inf if m.instead is None else 0)))

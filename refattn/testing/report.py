@@ -175,7 +175,8 @@ def _under(report: Report, scheme: str) -> list[str]:
 def _explained(report: Report, bad: list[CaseVerdict]) -> list[tuple[Naming, int]]:
     """The mistakes of the whole report, or else those that single cases look like, with the cases that each explains."""
     if report.names:
-        return [(name, report.explains.get(name.mutant, 0)) for name in report.names]
+        looks = Counter(mutant for c in bad for mutant in {name.mutant for name in c.names})
+        return [(name, max(report.explains.get(name.mutant, 0), looks[name.mutant])) for name in report.names]
     first = [c.names[0] for c in bad if c.names]
     counts = Counter(name.mutant for name in first)
     strongest = {name.mutant: name for name in sorted(first, key=lambda name: name.power)}

@@ -156,3 +156,34 @@ def test_a_state_that_forgets_and_a_convention_are_told() -> None:
     text = render(other)
     assert text.startswith("CONVENTION")
     assert "Linear(normalise=False)" in text
+
+
+def test_published_code_is_told_as_a_whole() -> None:
+    from refattn.testing.report import render
+
+    text = render(check(lambda q, k, v: Linear.conventions["fla"](q, k, v), Linear(causal=True), only=FEW))
+    assert text.startswith("CONVENTION")
+    assert "[Cfla]" in text
+    assert "Linear(causal=True, feature=Identity(), scale=None, normalise=False)" in text
+
+
+def test_what_happens_before_the_feature_map_is_told() -> None:
+    from refattn.testing.report import render
+
+    def masked(q: Array, k: Array, v: Array, key_valid: Array | None = None) -> Array:
+        return Linear()(q, k if key_valid is None else np.where(key_valid[..., None, :, None], k, np.float32(0)), v)
+
+    def scaled(q: Array, k: Array, v: Array) -> Array:
+        return Linear()(q * np.float32(q.shape[-1] ** -0.5), k, v)
+
+    assert "[R4b]" in render(check(masked, Linear(), only="family=normal, padding, padded item; heads=1:1"))
+    assert "[R1b]" in render(check(scaled, Linear(), only=FEW))
+
+
+def test_a_name_explains_the_cases_inside_the_bound_that_look_like_it() -> None:
+    from refattn.testing.report import render
+
+    text = render(check(lambda q, k, v: Linear.conventions["performer-pytorch"](q, k, v), Linear(causal=True),
+                        only="family=normal, faint; heads=1:1"))  # fmt: skip
+    assert "[Cperformer]" in text
+    assert "explains 4 of 4 failing cases" in " ".join(text.split())
