@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -186,19 +185,19 @@ class _Made:
 
     def __init__(self, entries: int, rows: int) -> None:
         self.entries, self.most, self.lock = entries, rows, threading.Lock()
-        self.rows: OrderedDict[Any, Rows] = OrderedDict()
+        self.rows: dict[Any, Rows] = {}  # by age; looking through an OrderedDict would hash every pattern in it
 
     def get(self, pattern: Any, n: int, m: int, offset: int) -> Rows:
         key = pattern, n, m, offset
         with self.lock:
-            found = self.rows.get(key)
+            found = self.rows.pop(key, None)
             if found is None:
                 nnz, multiple = pattern.nnz(n, m, offset), pattern.most > 1
-                self.rows[key] = found = Rows(n, m, nnz, lambda: pattern.entries(n, m, offset), multiple, _rectangles(*key))
-            self.rows.move_to_end(key)
+                found = Rows(n, m, nnz, lambda: pattern.entries(n, m, offset), multiple, _rectangles(*key))
+            self.rows[key] = found  # the youngest
             kept = sum(_listed(r) for r in self.rows.values())
             while (kept > self.entries or len(self.rows) > self.most) and len(self.rows) > 1:
-                kept -= _listed(self.rows.popitem(last=False)[1])
+                kept -= _listed(self.rows.pop(next(iter(self.rows))))
         return found
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from typing import Any
 
@@ -119,8 +120,14 @@ def machine() -> Row:
 
 def _version(library: str) -> str | None:
     """The version of what provides a module; None if nothing does."""
-    names = metadata.packages_distributions().get(library, ()) if installed(library) else ()
+    names = _providers().get(library, ()) if installed(library) else ()
     return metadata.version(names[0]) if names else None
+
+
+@functools.cache
+def _providers() -> Mapping[str, Sequence[str]]:
+    """Which distributions provide a module. It reads the list of files of everything installed, so it is read once."""
+    return metadata.packages_distributions()
 
 
 def _processor() -> str:
