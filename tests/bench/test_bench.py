@@ -108,6 +108,7 @@ def test_whole_processes_are_those_of_the_subjects(quiet: None, monkeypatch: pyt
     assert "not measurable here" in table(found)
 
 
+@pytest.mark.sweep
 def test_the_first_call_of_a_family_is_timed_with_nothing_cached_and_from_the_cache() -> None:
     cold, cached = process.first("linear")
     assert 0 < cached < cold

@@ -127,7 +127,7 @@ def test_work_depends_on_block_only_as_stated_and_nothing_stays_alive(row, varia
     assert (len(found) > 1) == by_chunks
 
 
-@pytest.mark.parametrize("block", [None, 16, 100])
+@pytest.mark.parametrize("block", [None, 100, pytest.param(16, marks=pytest.mark.sweep)])
 def test_peak_is_an_upper_bound_that_is_not_idle(row, variant, block):
     for sizes in REGIMES:
         scheme, given = resized(row, variant, **sizes)

@@ -51,10 +51,9 @@ def judged(scheme: Dense, dtype: str, families: str, *, lse: bool = False, **opt
 @pytest.mark.parametrize(
     ("scheme", "families", "least"),
     [
-        (CAUSAL, "normal,more keys,shared heads", 7),
-        (FULL, "blind rows,padding,bias and mask", 6),
+        pytest.param(CAUSAL, "normal,more keys,shared heads", 7, marks=pytest.mark.sweep, id="causal"),
+        pytest.param(FULL, "blind rows,padding,bias and mask", 6, id="full"),
     ],
-    ids=["causal", "full"],
 )
 def test_float32(scheme: Dense, families: str, least: int) -> None:
     assert_right(judged(scheme, "float32", families), least=least)
