@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,16 +68,24 @@ def draw(n: int, m: int, dtype: str = "float64", hidden: str = "", d: int = 19, 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_loops_are_within_the_bound_of_the_text(pattern: str, hidden: str, names: tuple[str, ...], dtype: str) -> None:
-    p, n, m = PATTERNS[pattern]
-    scheme, inputs = Sparse(p, align="bottom_right"), draw(n, m, hidden=hidden)
-    case = make(scheme, inputs)
-    bands = case.bands if dtype == "float64" else rounded("fp32", scheme, *_single(inputs, case.cotangents))
-    args = (inputs, case.cotangents) if dtype == "float64" else _single(inputs, case.cotangents)
+    scheme, args, bands = banded(pattern, hidden, dtype)
     with engine(names, parts=3) as ran:
         got = results(scheme, *args)
     assert set(ran) == set(names)
     assert {str(x.dtype) for x in got.values()} == {dtype}
     assert outside(got, bands) == {}
+
+
+@functools.cache
+def banded(pattern: str, hidden: str, dtype: str) -> tuple[Sparse, tuple[Any, Any], Any]:
+    """The scheme, its inputs and cotangents in a dtype, and the bands of the results in it."""
+    p, n, m = PATTERNS[pattern]
+    if dtype == "float64":
+        case = make(Sparse(p, align="bottom_right"), draw(n, m, hidden=hidden))
+        return case.scheme, (case.inputs, case.cotangents), case.bands
+    scheme, args, _ = banded(pattern, hidden, "float64")
+    small = _single(*args)
+    return scheme, small, rounded("fp32", scheme, *small)
 
 
 def _single(inputs: Any, cotangents: Any) -> tuple[Any, Any]:

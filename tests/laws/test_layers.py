@@ -26,7 +26,19 @@ def with_leaves(nest, leaves):
 QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}  # half the time to compile
 
 
-@pytest.mark.parametrize("case_", [*SINGLE, *DEEP, *FEW, *HASHED, *TWICE], ids=str)
+def at_once(cases, swept):
+    """The cases as parameters, those with these names in the sweep: jax compiles each, which takes seconds."""
+    names = {case.name for case in cases}
+    assert swept <= names, swept - names
+    return [pytest.param(case, marks=[pytest.mark.sweep] if case.name in swept else [], id=str(case)) for case in cases]
+
+
+# What these are made of is in the others; the definition is the second oracle of each scheme's gradients.
+SLOW = {"reversible-of-schemes", "checkpoint-shared-masks", "project-input-one-matrix", "linformer-layerwise",
+        "checkpoint-hashed", HASHED[0].name, *(case.name for case in FEW[1::2])}
+
+
+@pytest.mark.parametrize("case_", at_once([*SINGLE, *DEEP, *FEW, *HASHED, *TWICE], SLOW))
 def test_every_gradient_is_what_jax_differentiates_forward_to(case_):
     jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'refattn[test]'")
     inputs = case_.draw(1)

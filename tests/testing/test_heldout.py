@@ -24,7 +24,8 @@ FAULTS = REPORTED + PAIRS
 ORDINARY = "family=normal,more keys,mask,blind rows,segments,positions,bias,sink,shared heads,padding,strided"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fault", [*REPORTED, *(pytest.param(f, marks=pytest.mark.sweep) for f in PAIRS)],
+                         ids=lambda f: f.__name__)
 def test_a_fault_that_the_inputs_can_see_does_not_conform(fault: type[Attention]) -> None:
     seen = max(power(fault, c, "flash-bf16", "bfloat16") for c in drawn(fault, "bfloat16"))
     report = checked(fault, "bfloat16")
@@ -34,7 +35,7 @@ def test_a_fault_that_the_inputs_can_see_does_not_conform(fault: type[Attention]
     assert not misnamed(fault, report), report.names
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.sweep), "bfloat16"])
 def test_the_kernel_without_a_fault_conforms(dtype: str) -> None:
     right = Attention()
     report = check(right.forward, CAUSAL, vjp=right.vjp, dtype=dtype, only=ORDINARY)

@@ -132,8 +132,12 @@ def test_a_right_kernel_in_chunks_conforms() -> None:
     assert report.status() == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("scheme", [ALIGNED, LINEAR.variants[6].scheme], ids=["aligned", "ε"])
+@pytest.mark.parametrize(("scheme", "dtype"), [
+    pytest.param(ALIGNED, "float32", id="aligned-float32"),
+    pytest.param(ALIGNED, "bfloat16", marks=pytest.mark.sweep, id="aligned-bfloat16"),
+    pytest.param(LINEAR.variants[6].scheme, "float32", marks=pytest.mark.sweep, id="ε-float32"),
+    pytest.param(LINEAR.variants[6].scheme, "bfloat16", id="ε-bfloat16"),
+])  # fmt: skip
 def test_the_scheme_itself_conforms(scheme: Linear, dtype: str) -> None:
     def forward(q: Array, k: Array, v: Array, key_valid: Array | None = None) -> Array:
         return scheme(q, k, v, key_valid)

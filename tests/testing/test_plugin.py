@@ -117,7 +117,9 @@ def test_plain():
 """
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize("words", [
+    pytest.param((), marks=pytest.mark.sweep, id="alone"), pytest.param(("-n", "2"), id="xdist"),
+])  # fmt: skip
 def test_the_fixture_and_cases_together(pytest_run: Pytest, tmp_path: Path, words: tuple[str, ...]) -> None:
     if words:
         pytest.importorskip("xdist")
