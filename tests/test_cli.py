@@ -328,6 +328,8 @@ def test_it_runs_as_a_module_and_into_a_closed_pipe() -> None:
 
 
 KERNELS = """
+import time
+
 import numpy as np
 
 
@@ -342,7 +344,7 @@ def top_left(q, k, v):
 
 def hang(q, k, v):
     while True:
-        pass
+        time.sleep(1)
 
 
 def unable(q, k, v):

@@ -20,6 +20,8 @@ from refattn import cli
 from refattn.errors import BackendUnavailable
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {"memory.md"}  # twenty seconds of it
+RUN = [pytest.param(file, marks=[pytest.mark.sweep] if file.name in SLOW else []) for file in PAGES]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def test_there_is_something_to_test() -> None:
     assert {words[0] for _, words in REFATTN} == {"list", "show", "cost", "check", "vectors", "verify", "bench"}
 
 
-@pytest.mark.parametrize("file", PAGES, ids=lambda file: file.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("file", RUN, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_the_code_runs_and_prints_what_is_shown(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
@@ -141,21 +143,32 @@ def plain(report: str) -> str:
     return " ".join(re.sub(r"(?<![\w/])-?\d+(\.\d+)?(e[+-]\d+)?", "#", report).split())
 
 
-def test_the_two_commands_are_there_and_the_first_judges_both_examples(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto" in lines
+def judging() -> tuple[list[str], list[str]]:
+    """What the README's first command judges: the wrong example and the right one."""
     first = next(block for block in BLOCKS if block.page == "README.md" and "venv" in block.text and "[kit]" in block.text)
     assert first.text.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[kit]' && .venv/bin/refattn check ")
     assert first.text.count("\n") == 1
     wrong, right = (words for block, words in COMMANDS if block is first and words[0] == "refattn")
+    return wrong[1:], right[1:]
+
+
+def test_the_two_commands_are_there() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto" in lines
+    wrong, right = judging()
+    assert wrong != right
+
+
+@pytest.mark.sweep
+def test_the_first_command_judges_both_examples(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The wrong one stands in the README with its report, which every run compares."""
+    wrong, right = judging()
     monkeypatch.chdir(ROOT)
-    assert cli.main(wrong[1:]) == 1
+    assert cli.main(wrong) == 1
     said = capsys.readouterr().out
     assert said.startswith("FAIL  ")
     assert "What it does instead: a query sees one key beyond the diagonal [F21]" in said
-    assert cli.main(right[1:]) == 0
+    assert cli.main(right) == 0
     assert re.match(r"(OK|WARN)  conforms in all \d+ judged cases", capsys.readouterr().out)
 
 
