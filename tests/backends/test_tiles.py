@@ -248,6 +248,7 @@ def test_nothing_is_warmed_up_where_nothing_compiled_runs() -> None:
     assert python(WARM, REFATTN_NUMBA="0").split() == ["False"]
 
 
+@pytest.mark.sweep  # the same of the linear engine in every run
 def test_a_second_process_reads_the_kernels_from_the_cache(tmp_path: Path) -> None:
     assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["0", "1"]
     assert python(CACHED, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["1", "0"]

@@ -33,9 +33,9 @@ def at_once(cases, swept):
     return [pytest.param(case, marks=[pytest.mark.sweep] if case.name in swept else [], id=str(case)) for case in cases]
 
 
-# What these are made of is in the others; the definition is the second oracle of each scheme's gradients.
-SLOW = {"reversible-of-schemes", "checkpoint-shared-masks", "project-input-one-matrix", "linformer-layerwise",
-        "checkpoint-hashed", HASHED[0].name, *(case.name for case in FEW[1::2])}
+# What these are made of is in the others.
+SLOW = {"reversible-of-schemes", "checkpoint-shared-masks", "linformer-layerwise", "checkpoint-hashed", HASHED[0].name,
+        *(case.name for case in FEW[1::2])}
 
 
 @pytest.mark.parametrize("case_", at_once([*SINGLE, *DEEP, *FEW, *HASHED, *TWICE], SLOW))

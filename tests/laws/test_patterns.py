@@ -143,13 +143,17 @@ def test_lists_sums_and_tiles_of_joined_patterns_are_their_counts(pattern: Patte
     check_tiles(pattern, *at(lengths), rows)
 
 
-@settings(drawn, max_examples=50)
-@given(leaves, leaves, leaves, lengths)
-def test_closed_forms_of_joined_patterns_taken_apart(a: Pattern, b: Pattern, c: Pattern, lengths: Any) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "SMALL", 0)
+@pytest.mark.parametrize("examples", [20, pytest.param(50, marks=pytest.mark.sweep)])
+def test_closed_forms_of_joined_patterns_taken_apart(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "SMALL", 0)
+
+    @settings(drawn, max_examples=examples)
+    @given(leaves, leaves, leaves, lengths)
+    def hold(a: Pattern, b: Pattern, c: Pattern, lengths: Any) -> None:
         for pattern in (a & b & c, (a | b) & ~c, (a + b) & c):
             check_sums(pattern, *at(lengths))
+
+    hold()
 
 
 @drawn

@@ -121,7 +121,10 @@ BROKEN: list[tuple[str, str, Any, Callable[[], Claim]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "name", "wrong", "claim"), BROKEN, ids=[what for what, *_ in BROKEN])
+@pytest.mark.parametrize(("what", "name", "wrong", "claim"), [
+    pytest.param(*row, marks=[pytest.mark.sweep] if row[0] == "a bound that is too small" else [], id=row[0])
+    for row in BROKEN
+])  # fmt: skip
 def test_a_wrong_formula_is_found(
     what: str, name: str, wrong: Any, claim: Callable[[], Claim], monkeypatch: pytest.MonkeyPatch
 ) -> None:
