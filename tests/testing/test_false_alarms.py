@@ -139,7 +139,10 @@ def rarely_warned(style: str, first: int, count: int) -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("style", styles.STYLES)
 def test_no_correct_kernel_raises_an_alarm_in_a_sweep(style: str, chunk: int) -> None:
-    rarely_warned(style, chunk * EACH, EACH)
+    if chunk:
+        assert alarms(style, chunk * EACH, EACH)[0] == []
+    else:
+        rarely_warned(style, 0, EACH)
 
 
 def test_there_are_a_thousand_kernels_and_ten_thousand() -> None:
