@@ -54,7 +54,7 @@ def judge(folder, *laws, options=()):
     words = ("-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
     command = [sys.executable, *words, *options, *(f"tests/laws/{law}" for law in laws)]
     env = {**mine, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=1800, check=False)
 
 
 @pytest.mark.sweep
