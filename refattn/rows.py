@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
+import numpy as np  # index arrays are made on the host
 
 from refattn.backend import of
 from refattn.errors import OptionError

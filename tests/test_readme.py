@@ -116,6 +116,7 @@ def run(block: Block, names: dict[str, Any]) -> BackendUnavailable | None:
 @pytest.mark.parametrize(("block", "words"), REFATTN, ids=str)
 def test_each_command_parses(block: Block, words: list[str]) -> None:
     args = cli._parser().parse_args(words)
+    assert args.command == words[0]
     if "EXPR" not in words and words[0] not in ("list", "vectors", "verify", "bench"):
         read = cli.scheme_or_pattern if words[0] == "show" else cli.scheme
         read(args.scheme)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import numpy as np
+import numpy as np  # problems are drawn on the host
 
 from refattn.bench.subject import BOTH, FORWARD, NUMBA, OURS, Contender, Key, Pair, Problem, Subject, Target, on_torch
 from refattn.features.identity import Identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
+import numpy as np  # problems are drawn on the host
 
 from refattn.bench.subject import BOTH, NUMBA, OURS, Contender, Key, Pair, Problem, Subject, Target
 from refattn.layers.attention import Attention

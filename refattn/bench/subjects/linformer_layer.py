@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
+import numpy as np  # problems are drawn on the host
 
 from refattn import rng, tree
 from refattn.backend import of

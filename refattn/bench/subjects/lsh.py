@@ -6,7 +6,7 @@ import importlib
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
+import numpy as np  # problems are drawn on the host
 
 from refattn.bench.subject import BOTH, FORWARD, NUMBA, OURS, Contender, Key, Pair, Problem, Subject, Target, on_torch
 from refattn.schemes.lsh import LSH

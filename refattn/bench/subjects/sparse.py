@@ -6,7 +6,7 @@ import importlib
 import itertools
 from typing import Any
 
-import numpy as np
+import numpy as np  # problems are drawn on the host
 
 from refattn.bench.subject import (
     BOTH,
