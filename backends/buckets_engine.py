@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from refattn import threads
 from refattn.backends.rows_engine import at, whole
+from refattn.kernels import compiling
 from refattn.shapes import blocks, together
 
 Array = Any
@@ -72,7 +72,7 @@ class BucketsEngine:
         return out
 
     def _takes(self, size: int) -> bool:
-        return size >= max(self.short, 1) and os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+        return size >= max(self.short, 1) and compiling()
 
 
 @functools.cache

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 from refattn import threads
 from refattn.backends.by_head import part, within
 from refattn.backends.tile_engine import strided
-from refattn.kernels import text
+from refattn.kernels import compiling, text
 from refattn.shapes import blocks
 
 Array = Any
@@ -86,7 +85,7 @@ class Mixer:
 
     def _runs(self, q: Array, k: Array, scheme: Any) -> list[Run]:
         """Whole key heads with all their readers; none where one run holds everything, or little, or nothing in between."""
-        if not _compiled() or scheme.bare or q.ndim < 3 or not k.size or q.size < 4 * self.elements:
+        if not compiling() or scheme.bare or q.ndim < 3 or not k.size or q.size < 4 * self.elements:
             return []
         few, n, m = k.shape[-3], q.shape[-2], k.shape[-2]
         group = q.shape[-3] // few
@@ -119,16 +118,12 @@ class Mixer:
 
     def _takes(self, q: Array, k: Array, v: Array) -> bool:
         return (
-            _compiled()
+            compiling()
             and q.shape[-2] >= max(self.short, 1)
             and min(q.shape[-1], v.shape[-1]) > 0
             and q.dtype.name in ("float32", "float64")
             and q.dtype == k.dtype == v.dtype
         )
-
-
-def _compiled() -> bool:
-    return os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
 
 
 def _valid(key_valid: Array | None, item: Index) -> Array | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from refattn.backends.rows_engine import RowsEngine
 from refattn.backends.slots_engine import SlotsEngine
 from refattn.backends.tile_engine import Engine
 from refattn.backends.tiled_rows import TiledRows
-from refattn.kernels import text
+from refattn.kernels import compiling, text
 
 HALF = ("float16", "bfloat16")
 
@@ -71,7 +70,7 @@ def kernels(engine: Engine = ENGINE, pairs: int = 2**14, rows: RowsEngine = ROWS
 
 def _warmup() -> None:
     """Every engine's, unless nothing compiled is to run."""
-    if os.environ.get("REFATTN_NUMBA", "1").strip() != "0":
+    if compiling():
         for engine in (tile_engine, rows_engine, linear_engine, buckets_engine, slots_engine):
             engine.warmup()
 

@@ -10,7 +10,6 @@ import functools
 import importlib
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from refattn import threads
 from refattn.backends.by_head import sharing, within
+from refattn.kernels import compiling
 from refattn.shapes import together
 
 Array = Any
@@ -111,7 +111,7 @@ class RowsEngine:
     def _takes(self, rows: Any, *arrays: Array) -> bool:
         dtypes = {x.dtype.name for x in arrays}
         return (
-            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            compiling()
             and rows.nnz >= self.short
             and len(dtypes) == 1
             and dtypes <= {"float32", "float64"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from refattn import threads
 from refattn.backends.rows_engine import whole
+from refattn.kernels import compiling
 
 Array = Any
 LAST = 2**31 - 1
@@ -74,7 +74,7 @@ class SlotsEngine:
         pairs = found.queries.size * found.keys.shape[-1]
         at = meeting.positions
         return (
-            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            compiling()
             and x.dtype.name in ("float32", "float64")
             and x.dtype == v.dtype
             and min(x.size, v.size) > 0

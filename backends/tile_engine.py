@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from refattn import threads
 from refattn.backends import tile_lists
 from refattn.backends.by_head import apart, sharing, within
 from refattn.backends.tile_lists import Tiles
+from refattn.kernels import compiling
 
 Array = Any
 Index = tuple[int, ...]
@@ -104,7 +104,7 @@ class Engine:
 
     def _takes(self, q: Array, k: Array, v: Array, sink: Array | None, keep: Array | None, see: Any, scores: Any) -> bool:
         return (
-            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            compiling()
             and apart(q, k, v, self.short)
             and q.dtype.name in ("float32", "float64")
             and all(x is None for x in (sink, keep, scores.softcap, scores.bias, see.q_segments))

@@ -7,7 +7,6 @@ but works key by key. Which of them is cheaper is estimated from some blocks of 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from refattn.backends import tile_lists
 from refattn.backends.by_head import apart
 from refattn.backends.tile_engine import Engine, Heads
 from refattn.backends.tile_lists import Tiles
+from refattn.kernels import compiling
 
 Array = Any
 ENGINE = Engine()
@@ -60,7 +60,7 @@ class TiledRows:
     def takes(self, q: Array, k: Array, v: Array, ok: Array | None, rows: Any) -> bool:
         """Whether the engine can take the call."""
         return (
-            os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
+            compiling()
             and ok is None
             and rows.rectangles is not None
             and rows.nnz >= self.short

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GENERIC: dict[str, Callable[..., Any]] = {}
 """Every overridable function by name; ``__wrapped__`` is its generic text, which the override laws compare with."""
+
+
+def compiling() -> bool:
+    """Whether compiled kernels run: everything but REFATTN_NUMBA=0 means so."""
+    return os.environ.get("REFATTN_NUMBA", "1").strip() != "0"
 
 
 def text(name: str) -> Callable[..., Any]:
